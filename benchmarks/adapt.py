@@ -1,0 +1,207 @@
+"""Speed and memory of adaptation and source training, everything beside `source` in one run.
+
+    python benchmarks/adapt.py                    # the device torch finds
+    python benchmarks/adapt.py --device cpu --repeats 5
+
+Prints a table of ratios: time of each method against `source`, peak memory against a plain training step, what
+reading and scoring add, images a second of a whole site and of training, and growth of resident memory.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from ttdg.adapt import METHODS, adapt
+from ttdg.data import find_sites, load_benchmark, stream
+from ttdg.data.synthetic import write_benchmark
+from ttdg.experiment.evaluate import Setting
+from ttdg.experiment.records import write
+from ttdg.experiment.site import evaluate_site
+from ttdg.metrics import score
+from ttdg.networks import NetworkSpec, Segmenter
+from ttdg.training import Model, ModelCard, Recipe, load_sources, make_fabric, train
+from ttdg.training.losses import dice_cross_entropy
+
+
+def seconds(work: Callable[[], object], repeats: int, device: str) -> float:
+    """Median of `repeats` timed calls, after warm-up."""
+    times = []
+    for repeat in range(repeats + 3):
+        synchronise(device)
+        start = time.perf_counter()
+        work()
+        synchronise(device)
+        if repeat >= 3:
+            times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def synchronise(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def peak_memory(work: Callable[[], object]) -> int:
+    """Bytes allocated at the highest point of a call, on a GPU."""
+    work()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    work()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated()
+
+
+def training_step(network: torch.nn.Module, images: torch.Tensor) -> Callable[[], None]:
+    """What a plain step of source training costs, in the precision adaptation runs in."""
+    optimiser = torch.optim.Adam(network.parameters(), lr=1e-5)
+    labels = torch.zeros(len(images), *images.shape[2:], dtype=torch.long, device=images.device)
+
+    def step() -> None:
+        network.train()
+        dice_cross_entropy(network(images), labels).backward()
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+    return step
+
+
+def methods_table(network: Segmenter, images: torch.Tensor, repeats: int, device: str) -> dict[str, dict[str, float]]:
+    """ms a batch for every method, interleaved with `source` so that a drifting clock meets both alike."""
+    rows = {}
+    source = adapt(network, "source")
+    for name in METHODS:
+        adapter = adapt(network, name)
+        base, own = seconds(lambda: source(images), repeats, device), seconds(lambda a=adapter: a(images), repeats, device)
+        rows[name] = {"ms": 1000 * own, "ratio": own / base}
+        if device == "cuda":
+            rows[name]["peak_mb"] = peak_memory(lambda a=adapter: a(images)) / 2**20
+        del adapter
+    return rows
+
+
+def reading_and_scoring(model: Model, folder: Path, repeats: int) -> dict[str, float]:
+    """Seconds an image of reading, of `source` and of scoring, on one site."""
+    device = next(model.network.parameters()).device
+    benchmark, sites = model.card.benchmark, find_sites(folder)
+    cases = next(iter(sites.values())).cases
+    adapter, spent = adapt(model.network, "source"), {"reading": 0.0, "source": 0.0, "scoring": 0.0}
+    for _ in range(max(1, repeats // 3)):
+        clock = time.perf_counter()
+        for loaded in stream(cases, benchmark, 4, device=device):
+            spent["reading"] += time.perf_counter() - clock
+            for name, work in (("source", lambda b=loaded.batch: adapter(b.images)), ("scoring", None)):
+                clock = time.perf_counter()
+                if work is not None:
+                    logits = work()
+                else:
+                    score(logits, loaded.batch.masks, benchmark.regions)
+                spent[name] += time.perf_counter() - clock
+            clock = time.perf_counter()
+    return {name: value / len(cases) / max(1, repeats // 3) for name, value in spent.items()}
+
+
+def whole_site(model: Model, folder: Path, method: str) -> float:
+    """Images a second of a site read, adapted, scored and recorded, the second time."""
+    site = next(iter(find_sites(folder).values()))
+    for _ in range(2):
+        start = time.perf_counter()
+        records = evaluate_site(model, site, model.card.benchmark, Setting(site.name, method, "online", 4))
+        write(folder / "records", records)
+        spent = time.perf_counter() - start
+    return len(site.cases) / spent
+
+
+def training_speed(folder: Path, recipe: Recipe, device: str) -> float:
+    """Images a second of source training once it runs, from the times of its progress events."""
+    benchmark = load_benchmark(None, folder)
+    sources = load_sources(find_sites(folder), benchmark)
+    events: list[tuple[int, float]] = []
+    train(
+        sources.train, {}, benchmark, recipe, folder / f"model-{recipe.batch}",
+        fabric=make_fabric(recipe, device), provenance=sources.provenance, every=recipe.steps,
+        on_progress=lambda event: events.append((event.step, time.perf_counter())),
+    )  # fmt: skip
+    (first, start), (last, end) = events[1], events[-2]
+    return (last - first) * recipe.batch / (end - start)
+
+
+def resident_growth(model: Model, folder: Path) -> float:
+    """MB of resident memory that a second, four times longer pass over a site adds."""
+    site = next(iter(find_sites(folder).values()))
+    longer = replace(site, cases=site.cases * 4)
+    setting = Setting(site.name, "source", "online", 4)
+    evaluate_site(model, site, model.card.benchmark, setting)
+    before = psutil.Process().memory_info().rss
+    evaluate_site(model, longer, model.card.benchmark, setting)
+    return (psutil.Process().memory_info().rss - before) / 2**20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--encoder", default="resnet50")
+    parser.add_argument("--size", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--images", type=int, default=200)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    device = options.device
+
+    torch.manual_seed(0)
+    network = Segmenter(NetworkSpec(3, options.encoder)).to(device).eval()
+    images = torch.randn(options.batch, 3, options.size, options.size, device=device)
+    results: dict[str, object] = {"device": torch.cuda.get_device_name() if device == "cuda" else "cpu"}
+    results |= {"torch": torch.__version__, "threads": torch.get_num_threads(), **vars(options), "json": None}
+    results["methods"] = methods_table(network, images, options.repeats, device)
+    if device == "cuda":
+        results["training_step_peak_mb"] = peak_memory(training_step(network, images)) / 2**20
+        network.zero_grad(set_to_none=True)
+
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        write_benchmark(folder, "fundus", options.images, size=options.size)
+        benchmark = replace(load_benchmark(None, folder), size=options.size)
+        model = Model(network, ModelCard(network.spec, benchmark))
+        results["per_image_seconds"] = reading_and_scoring(model, folder, options.repeats)
+        results["site_images_per_second"] = {name: whole_site(model, folder, name) for name in METHODS}
+        results["resident_growth_mb"] = resident_growth(model, folder)
+        if device == "cuda":
+            results["training_images_per_second"] = {
+                f"batch {batch}": training_speed(folder, Recipe(options.encoder, batch=batch, steps=300), device)
+                for batch in (8, 16, 32)
+            }
+    report(results)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+def report(results: dict) -> None:
+    table = Table(title=f"{results['device']}, {results['encoder']}, {results['size']}², batch {results['batch']}")
+    for name in ("method", "ms/batch", "× source", "peak MB", "site images/s"):
+        table.add_column(name, justify="left" if name == "method" else "right")
+    for name, row in results["methods"].items():
+        peak = f"{row['peak_mb']:.0f}" if "peak_mb" in row else "-"
+        site = f"{results['site_images_per_second'][name]:.0f}"
+        table.add_row(name, f"{row['ms']:.2f}", f"{row['ratio']:.2f}", peak, site)
+    console = Console(width=120)
+    console.print(table)
+    for name in ("training_step_peak_mb", "per_image_seconds", "training_images_per_second", "resident_growth_mb"):
+        if name in results:
+            console.print(f"{name}: {results[name]}")
+    parts = results["per_image_seconds"]
+    console.print(f"reading + scoring: {(parts['reading'] + parts['scoring']) / parts['source']:.1%} of source's time")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Planted multi-graph matching problems: graphs cut from one hidden universe, with noise, in hidden order."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ttdg.types import GraphBatch
+
+
+@dataclass(frozen=True)
+class Planted:
+    graphs: GraphBatch
+    affinity: Float[Tensor, "m m n n"]  # cosines of node features; zero on padding
+    truth: Int[Tensor, "m n"]  # the universe point of each node, −1 for outliers
+
+
+def plant(
+    seed: int,
+    *,
+    m: int = 8,
+    n: int = 20,
+    d: int = 20,
+    outliers: int = 0,
+    edge_noise: float = 0.0,
+    node_noise: float = 0.5,
+    node_dim: int = 16,
+) -> Planted:
+    """`m` graphs of `n` of the `d` universe points and `outliers` nodes of no meaning, each in its own order.
+
+    Universe points have unit Gaussian features and symmetric edge weights uniform in [0, 1]. A node's features
+    and edges are its point's plus Gaussian noise; the affinity is the cosine between noisy features.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    points = torch.randn(d, node_dim, generator=draw)
+    weights = _symmetric(torch.rand(d, d, generator=draw))
+    size = n + outliers
+    nodes = torch.randn(m, size, node_dim, generator=draw)
+    edges = _symmetric(torch.rand(m, size, size, generator=draw))
+    truth = torch.full((m, size), -1)
+    for i in range(m):
+        inliers = torch.randperm(size, generator=draw)[:n]
+        chosen = torch.randperm(d, generator=draw)[:n]
+        truth[i, inliers] = chosen
+        nodes[i, inliers] = points[chosen] + node_noise * torch.randn(n, node_dim, generator=draw)
+        noise = _symmetric(torch.randn(n, n, generator=draw)) * edge_noise
+        edges[i, inliers[:, None], inliers] = (weights[chosen[:, None], chosen] + noise).fill_diagonal_(0)
+    labels = torch.ones(m, size, dtype=torch.long)
+    graphs = GraphBatch(nodes, edges, labels, labels.bool())
+    unit = torch.nn.functional.normalize(nodes, dim=-1).flatten(0, 1)
+    return Planted(graphs, (unit @ unit.T).view(m, size, m, size).transpose(1, 2), truth)
+
+
+def recall(pairs: Float[Tensor, "m m n n"], planted: Planted) -> float:
+    """The share of true matches, over all pairs of different graphs, that `pairs` holds."""
+    truth = planted.truth
+    real = (truth[:, None, :, None] == truth[None, :, None, :]) & (truth >= 0)[:, None, :, None]
+    real &= ~torch.eye(len(truth), dtype=torch.bool)[:, :, None, None]
+    return float(pairs[real].double().mean())
+
+
+def _symmetric(x: Tensor) -> Tensor:
+    upper = x.triu(1)
+    return upper + upper.mT

@@ -1,0 +1,3 @@
+from ttdg.cli import main
+
+main()

@@ -1,0 +1,33 @@
+"""α-BN: source and test-batch statistics mixed, no gradient.
+
+You et al., Test-time Batch Statistics Calibration for Covariate Shift, 2021 (and Schneider et al., NeurIPS 2020).
+`alpha` is the weight of the *test batch*; variances are mixed, not standard deviations.
+"""
+
+from torch import nn
+
+from ttdg.adapt import batchnorm
+from ttdg.adapt.adapter import Adapter, Fixed, Method
+from ttdg.errors import UserError
+
+
+def alpha_bn(network: nn.Module, *, alpha: float = 0.1) -> Adapter:
+    if not 0 <= alpha <= 1:
+        raise UserError(f"alpha is the weight of the test batch's statistics, between 0 and 1, not {alpha}")
+    batchnorm.use(network, batchnorm.Mix(alpha))
+    return Fixed(network)
+
+
+METHOD = Method(
+    build=alpha_bn,
+    summary="BatchNorm with (1−α)·source + α·batch statistics",
+    adapts="nothing",
+    norm="MIX(alpha)",
+    memory=False,
+    forwards=1,
+    backwards=0,
+    predict="before",
+    paper="You et al. 2021",
+    origin="alpha 0.1: a prototype's best fixed mixture on polyp and fundus development sites",
+    needs=("BatchNorm",),
+)

@@ -1,0 +1,122 @@
+"""Which statistics BatchNorm uses: a named, visible decision that holds in train and eval mode alike.
+
+A mode is a function of the layer and its input. `use(network, mode)` gives every BatchNorm layer that mode;
+`network.train()` and `network.eval()` no longer change what it does. Running buffers stay where they are:
+they are the source's statistics, and the fallback where a batch has too few values to estimate its own.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ttdg.errors import UserError
+
+Mode = Callable[[_BatchNorm, Tensor], Tensor]
+
+FEWEST = 16  # values per channel below which batch statistics are noise, e.g. after global pooling
+
+
+@dataclass(frozen=True)
+class Eval:
+    """The source's running statistics; nothing is written."""
+
+    def __call__(self, layer: _BatchNorm, x: Tensor) -> Tensor:
+        return F.batch_norm(x, layer.running_mean, layer.running_var, layer.weight, layer.bias, eps=layer.eps)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The batch's own statistics (biased variance); nothing is written."""
+
+    def __call__(self, layer: _BatchNorm, x: Tensor) -> Tensor:
+        if too_few(x):
+            return EVAL(layer, x)
+        return F.batch_norm(x, None, None, layer.weight, layer.bias, training=True, eps=layer.eps)
+
+
+@dataclass(frozen=True)
+class Train:
+    """The batch's own statistics, which also move the running buffers (as in source training)."""
+
+    momentum: float = 0.1
+
+    def __call__(self, layer: _BatchNorm, x: Tensor) -> Tensor:
+        if too_few(x):
+            return EVAL(layer, x)
+        mean, var = layer.running_mean, layer.running_var
+        return F.batch_norm(x, mean, var, layer.weight, layer.bias, True, self.momentum, layer.eps)
+
+
+@dataclass(frozen=True)
+class Mix:
+    """(1−ρ)·source + ρ·batch, for means and for variances, in one forward pass.
+
+    The statistics are constants to the gradient, as the running buffers are.
+    """
+
+    rho: float
+
+    def __call__(self, layer: _BatchNorm, x: Tensor) -> Tensor:
+        if too_few(x):
+            return EVAL(layer, x)
+        with torch.no_grad():
+            var, mean = torch.var_mean(x, [0, *range(2, x.ndim)], correction=0)
+            mean = torch.lerp(layer.running_mean, mean.to(layer.running_mean), self.rho)  # type: ignore[arg-type]
+            var = torch.lerp(layer.running_var, var.to(layer.running_var), self.rho)  # type: ignore[arg-type]
+        return F.batch_norm(x, mean, var, layer.weight, layer.bias, eps=layer.eps)
+
+
+EVAL, BATCH, TRAIN = Eval(), Batch(), Train()
+
+
+def too_few(x: Tensor) -> bool:
+    return x.numel() // x.shape[1] < FEWEST
+
+
+def layers(network: nn.Module) -> Iterator[_BatchNorm]:
+    """Every BatchNorm layer; a network without any is an error, said in a sentence."""
+    found = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+    if not found:
+        raise UserError(
+            f"{type(network).__name__} has no BatchNorm layer, so there is nothing for this method to adapt; "
+            "use method 'source' or one that adapts other parts"
+        )
+    yield from found
+
+
+def use(network: nn.Module, mode: Mode) -> None:
+    """Give every BatchNorm layer `mode`, in place, whatever `network.training` is now or later."""
+    for layer in layers(network):
+        if layer.running_mean is None and mode != BATCH:
+            raise UserError("this network's BatchNorm keeps no running statistics, so it has no source statistics to use")
+        if not isinstance(layer, _Moded):
+            layer.__class__ = _moded(type(layer))
+        layer.mode = mode  # type: ignore[assignment]
+
+
+def affine(network: nn.Module) -> list[nn.Parameter]:
+    """γ and β of every BatchNorm layer."""
+    return [p for layer in layers(network) for p in (layer.weight, layer.bias) if p is not None]
+
+
+class _Moded:
+    """Mixed into a layer's class: same weights and buffers, same names, but `forward` asks `mode`."""
+
+    mode: Mode
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.mode(self, x)  # type: ignore[call-arg,arg-type]
+
+
+_classes: dict[type, type] = {}
+
+
+def _moded(base: type) -> type:
+    """The moded class of a BatchNorm class, made once so that copies share it."""
+    if base not in _classes:
+        _classes[base] = type(f"Moded{base.__name__}", (_Moded, base), {})
+    return _classes[base]

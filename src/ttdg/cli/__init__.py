@@ -1,0 +1,34 @@
+"""The command line: it parses, calls and prints. Heavy imports happen inside the commands, so `--help` is quick."""
+
+import sys
+
+import typer
+
+from ttdg.cli import data, demo, evaluate, info, predict, train
+from ttdg.errors import UserError
+
+app = typer.Typer(
+    name="ttdg",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Adapt a segmentation model to a new hospital at test time, without labels, and measure what that does.",
+)
+app.command("demo")(demo.demo)
+app.add_typer(data.app, name="data")
+app.command("train")(train.train)
+app.command("evaluate")(evaluate.evaluate)
+app.command("predict")(predict.predict)
+app.command("info")(info.info)
+
+
+def main() -> None:
+    """What is the user's to mend ends in one sentence; everything else is ours and shows its traceback."""
+    try:
+        app()
+    except UserError as error:
+        sys.stderr.write(f"ttdg: {error}\n")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.stderr.write("\nttdg: stopped; what is finished is kept, the same command goes on from there\n")
+        sys.exit(130)

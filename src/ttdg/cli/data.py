@@ -1,0 +1,72 @@
+"""ttdg data: check, synth, pack."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ttdg.cli.options import BenchmarkOption, WorkersOption
+
+app = typer.Typer(no_args_is_help=True, help="Look at, make and prepare benchmark folders.")
+
+
+@app.command()
+def check(
+    folder: Annotated[Path, typer.Argument(help="Benchmark folder with SITE/images and SITE/masks.")],
+    benchmark: BenchmarkOption = None,
+    workers: WorkersOption = None,
+) -> None:
+    """Decode every file of a benchmark and print one table: sites, cases, sizes, labels, problems.
+
+    Example: [bold]ttdg data check ~/data/polyp --benchmark polyp[/bold]
+    """
+    from rich.console import Console
+
+    from ttdg.data import check as check_data
+    from ttdg.data import load_benchmark, render
+
+    with Console(stderr=True).status(f"reading {folder}"):
+        report = check_data(folder, load_benchmark(benchmark, folder), workers=workers)
+    Console().print(render(report))
+    raise typer.Exit(0 if report.ok else 1)
+
+
+@app.command()
+def synth(
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
+    variant: Annotated[str, typer.Option(help="fundus or polyp.")] = "fundus",
+    cases: Annotated[int, typer.Option(min=1, help="Images a site.")] = 100,
+    size: Annotated[int, typer.Option(min=32, help="Side of the images in pixels.")] = 128,
+    seed: int = 0,
+) -> None:
+    """Draw the five synthetic hospitals as a benchmark folder.
+
+    Example: [bold]ttdg data synth hospitals --variant polyp --cases 50[/bold]
+    """
+    from ttdg.cli.progress import bar
+    from ttdg.data.synthetic import write_benchmark
+
+    with bar("drawing") as progress:
+        write_benchmark(out, variant, cases, size=size, seed=seed, progress=progress)
+    typer.echo(f"{out}: try `ttdg data check {out}`")
+
+
+@app.command()
+def pack(
+    folder: Annotated[Path, typer.Argument(help="Benchmark folder.")],
+    benchmark: BenchmarkOption = None,
+    workers: WorkersOption = None,
+) -> None:
+    """Decode a benchmark once into one memory-mapped file a site; training then reads those.
+
+    Example: [bold]ttdg data pack ~/data/polyp --benchmark polyp[/bold]
+    """
+    from ttdg.cli.options import open_data
+    from ttdg.cli.progress import bar
+    from ttdg.data import pack_site
+
+    described, sites = open_data(folder, benchmark)
+    for site in sites.values():
+        with bar(site.name) as progress:
+            path = pack_site(site, described, workers=workers, progress=progress)
+        typer.echo(f"{path}: {len(site.cases)} cases, {path.stat().st_size / 1e6:.0f} MB")

@@ -1,0 +1,79 @@
+"""ttdg evaluate: a checkpoint with one or more methods over labelled sites."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ttdg.cli.options import (
+    BatchOption,
+    BenchmarkOption,
+    DataOption,
+    DeviceOption,
+    ModelOption,
+    SetOption,
+    WorkersOption,
+    choose_device,
+    choose_sites,
+    open_data,
+    parse_settings,
+)
+from ttdg.errors import UserError
+
+
+def evaluate(
+    site: Annotated[list[str], typer.Option(help="Site to score on; may be given several times.")],
+    model: ModelOption = "demo",
+    data: DataOption = None,
+    benchmark: BenchmarkOption = None,
+    method: Annotated[list[str], typer.Option(help="source, norm, alpha-bn, tent, …; several times.")] = ["source"],  # noqa: B006
+    settings: SetOption = None,
+    batch: BatchOption = 4,
+    stream: Annotated[str, typer.Option(help="online (reset per site) or episodic (reset per batch).")] = "online",
+    cases: Annotated[str, typer.Option(help="all images of the site, or only its held-out fifth: all, held-out.")] = "all",
+    shuffle: Annotated[int, typer.Option(help="Seed of the images' order; -1 keeps the order of names.")] = -1,
+    surfaces: Annotated[bool, typer.Option(help="Also HD95 and ASSD.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for records.csv.", show_default=False)] = None,
+    device: DeviceOption = "auto",
+    workers: WorkersOption = None,
+) -> None:
+    """Score methods on labelled sites: one record per image and region, and a table of means.
+
+    Labels are used for scoring alone. Scores are taken at the network's input size.
+
+    Example: [bold]ttdg evaluate -m models/no-etis -d ~/data/polyp -b polyp --site etis --method source --method tent
+    -o results/etis[/bold]
+    """
+    from rich.console import Console
+
+    from ttdg.cli.progress import bar
+    from ttdg.experiment.evaluate import Setting
+    from ttdg.experiment.records import write
+    from ttdg.experiment.site import evaluate_site
+    from ttdg.experiment.tables import render, summarise
+    from ttdg.training import load
+
+    if stream not in ("online", "episodic"):
+        raise UserError(f"--stream is online or episodic, not {stream!r}")
+    if cases not in ("all", "held-out"):
+        raise UserError(f"--cases is all or held-out, not {cases!r}")
+    options = parse_settings(settings)
+    if options and len(method) > 1:
+        raise UserError("--set goes with one method; evaluate the methods one by one")
+    loaded = load(model, choose_device(device))
+    described, sites = open_data(data, benchmark or None)
+    records = None
+    for name, chosen in choose_sites(sites, site).items():
+        for each in method:
+            setting = Setting(name, each, stream, batch, max(shuffle, 0))  # type: ignore[arg-type]
+            with bar(f"{each} on {name}", len(chosen.cases)) as progress:
+                part = evaluate_site(
+                    loaded, chosen, described, setting, options=options,
+                    held_out=cases == "held-out", shuffle=shuffle, surfaces=surfaces, workers=workers, progress=progress,
+                )  # fmt: skip
+            records = part if records is None else records + part
+    assert records is not None
+    Console().print(render(summarise(records), f"{stream}, batch {batch}; means over every image"))
+    if out is not None:
+        write(out, records)
+        typer.echo(f"{out / 'records.csv'}: {len(records.rows)} rows")

@@ -1,0 +1,56 @@
+"""ttdg info: what a checkpoint is, or what this installation has."""
+
+from typing import Annotated
+
+import typer
+
+
+def info(
+    model: Annotated[str | None, typer.Argument(help="Checkpoint folder, or demo.", show_default=False)] = None,
+) -> None:
+    """Say what a checkpoint was trained on and how it scored; without one, what this installation has.
+
+    Example: [bold]ttdg info demo[/bold]
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None)
+    for name, value in (installation() if model is None else describe(model)).items():
+        table.add_row(f"[bold]{name}[/bold]", value)
+    Console().print(table)
+
+
+def describe(path: str) -> dict[str, str]:
+    from ttdg.training import load
+
+    card = load(path).card
+    benchmark, recipe = card.benchmark, card.recipe
+    return {
+        "benchmark": f"{benchmark.name}: labels {', '.join(benchmark.labels)}; {benchmark.size}×{benchmark.size}",
+        "regions": "; ".join(f"{k} = {'+'.join(benchmark.labels[i] for i in v)}" for k, v in benchmark.regions.items()),
+        "normalisation": benchmark.normalisation,
+        "network": f"U-Net, {card.network.encoder} encoder, {card.network.channels} channels",
+        "sources": "; ".join(f"{site}: {values['cases']} cases" for site, values in card.sources.items()),
+        "validation Dice": "; ".join(f"{region} {100 * score:.1f}" for region, score in card.validation.items()),
+        "recipe": ", ".join(f"{name} {value}" for name, value in recipe.items()),
+        "versions": ", ".join(f"{name} {value}" for name, value in card.versions.items()),
+        "sha256": card.sha256,
+    }
+
+
+def installation() -> dict[str, str]:
+    import torch
+
+    from ttdg.adapt import METHODS
+    from ttdg.data import builtin_benchmarks
+    from ttdg.training.checkpoint import versions
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    return {
+        "versions": ", ".join(f"{name} {value}" for name, value in versions().items()),
+        "GPU": gpu,
+        "methods": ", ".join(METHODS),
+        "benchmarks": ", ".join(builtin_benchmarks()),
+        "models": "demo",
+    }

@@ -1,0 +1,66 @@
+"""Progress on long work: a bar where a person is watching, a line now and then in a log."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ttdg.errors import UserError
+
+if TYPE_CHECKING:
+    from ttdg.training import Progress as TrainingProgress
+
+Report = Callable[[int], None]  # how many are done
+
+
+@contextmanager
+def bar(what: str, total: int, show: bool = True) -> Iterator[Report]:
+    """A rich progress bar with the time left; yields what to tell how many are done."""
+    with _progress(show) as progress:
+        task = progress.add_task(what, total=total, note="")
+        yield lambda done: progress.update(task, completed=done)
+
+
+@contextmanager
+def training_bar(out: Path, show: bool, tensorboard: bool) -> "Iterator[Callable[[TrainingProgress], None]]":
+    """Steps with the loss, the Dice on held-out source images and the time left; scalars for TensorBoard on demand."""
+    log = _tensorboard(out) if tensorboard and show else None
+    with _progress(show) as progress:
+        task = progress.add_task(f"training {out.name}", total=None, note="")
+
+        def report(event: "TrainingProgress") -> None:
+            scores = ", ".join(f"{region} {100 * score:.1f}" for region, score in event.validation.items())
+            note = f"loss {event.loss:.3f}" + (f" · Dice {scores}" if scores else "")
+            progress.update(task, completed=event.step, total=event.steps, note=note)
+            if progress.disable and show and event.step % 500 == 0:
+                sys.stderr.write(f"{out.name}: step {event.step}/{event.steps}, {note}\n")
+            if log:
+                log(event)
+
+        yield report
+
+
+def _progress(show: bool) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+    columns.append(TextColumn("{task.fields[note]}"))
+    return Progress(*columns, console=Console(stderr=True), disable=not (show and sys.stderr.isatty()))
+
+
+def _tensorboard(out: Path) -> "Callable[[TrainingProgress], None]":
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError("--tensorboard needs the package tensorboard: pip install 'ttdg[track]'") from None
+    writer = SummaryWriter(str(out.with_name(out.name + ".tensorboard")))
+
+    def log(event: "TrainingProgress") -> None:
+        writer.add_scalar("loss", event.loss, event.step)
+        for region, score in event.validation.items():
+            writer.add_scalar(f"dice/{region}", score, event.step)
+        writer.flush()
+
+    return log

@@ -1,0 +1,94 @@
+"""ttdg train: a source model from some sites of a benchmark."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ttdg.cli.options import BenchmarkOption, DataOption, WorkersOption, choose_sites, open_data
+from ttdg.cli.progress import bar, training_bar
+from ttdg.errors import UserError
+
+
+def train(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Checkpoint folder to write.")],
+    data: DataOption = None,
+    benchmark: BenchmarkOption = None,
+    sources: Annotated[
+        str | None, typer.Option(help="Sites to train on, with commas; default all.", show_default=False)
+    ] = None,
+    leave_out: Annotated[
+        str | None, typer.Option(help="Sites not to train on, with commas.", show_default=False)
+    ] = None,
+    encoder: Annotated[str, typer.Option(help="light, resnet18, resnet34 or resnet50.")] = "resnet50",
+    encoder_weights: Annotated[
+        Path | None, typer.Option(help="ImageNet weights with torchvision's names.", show_default=False)
+    ] = None,
+    strides: Annotated[str, typer.Option(help="v1.5 (torchvision) or v1 (Caffe, Keras): what the weights want.")] = "v1.5",
+    steps: int = 4000,
+    batch: Annotated[int, typer.Option(help="Images a step, over all processes.")] = 8,
+    optimiser: Annotated[str, typer.Option(help="sgd or adamw.")] = "sgd",
+    lr: float = 1e-3,
+    loss: Annotated[str, typer.Option(help="ce or dice+ce.")] = "dice+ce",
+    augmentation: Annotated[str, typer.Option(help="none, standard or strong.")] = "standard",
+    precision: Annotated[str, typer.Option(help="auto (bf16 on a GPU), 32 or bf16.")] = "auto",
+    seed: int = 0,
+    deterministic: Annotated[bool, typer.Option(help="Only deterministic algorithms.")] = False,
+    accelerator: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    devices: Annotated[int, typer.Option(help="Processes; torchrun works too.")] = 1,
+    tensorboard: Annotated[bool, typer.Option(help="Log to OUT.tensorboard (needs tensorboard).")] = False,
+    workers: WorkersOption = None,
+) -> None:
+    """Train a source model; a killed run goes on when the same command is given again.
+
+    Example: [bold]ttdg train -d ~/data/polyp -b polyp --leave-out etis -o models/no-etis
+    --encoder-weights resnet50.safetensors --strides v1[/bold]
+    """
+    from ttdg.training import Recipe, load_sources, make_fabric
+    from ttdg.training import train as run
+
+    recipe = Recipe(
+        encoder, str(encoder_weights) if encoder_weights else None, strides, steps, batch, optimiser, lr,  # type: ignore[arg-type]
+        loss=loss, augmentation=augmentation, precision=precision, seed=seed, deterministic=deterministic,  # type: ignore[arg-type]
+    )  # fmt: skip
+    described, sites = open_data(data, benchmark)
+    chosen = choose_sites(sites, _names(list(sites), sources, leave_out))
+    fabric = make_fabric(recipe, accelerator, devices)
+    with bar("reading", sum(len(site.cases) for site in chosen.values()), fabric.is_global_zero) as progress:
+        loaded = load_sources(chosen, described, workers, progress)
+    if _finished(out, recipe.to_dict(), loaded.provenance):
+        typer.echo(f"{out}: already trained with this recipe on these data; nothing to do")
+        return
+    with training_bar(out, fabric.is_global_zero, tensorboard) as on_progress:
+        card = run(
+            loaded.train, loaded.held_out, described, recipe, out,
+            fabric=fabric, provenance=loaded.provenance, on_progress=on_progress,
+        )  # fmt: skip
+    if fabric.is_global_zero:
+        scores = ", ".join(f"{region} {100 * score:.1f}" for region, score in card.validation.items())
+        typer.echo(f"{out}: Dice on held-out source images: {scores}")
+
+
+def _names(sites: list[str], sources: str | None, leave_out: str | None) -> list[str]:
+    """The sites to train on; asking for both lists, or leaving nothing, is an error."""
+    if sources and leave_out:
+        raise UserError("give --sources or --leave-out, not both")
+    if sources:
+        return sources.split(",")
+    left = (leave_out or "").split(",") if leave_out else []
+    choose_sites(dict.fromkeys(sites), left)  # type: ignore[arg-type]  # names the near miss of a wrong one
+    if not (names := [name for name in sites if name not in left]):
+        raise UserError("--leave-out leaves no site to train on")
+    return names
+
+
+def _finished(out: Path, recipe: dict[str, object], provenance: object) -> bool:
+    """Is this very model there already? Another one in its place is not overwritten."""
+    from ttdg.training.checkpoint import read_card
+
+    if not out.exists():
+        return False
+    card = read_card(out)
+    if card.recipe == recipe and card.sources == provenance:
+        return True
+    raise UserError(f"{out} holds a model trained otherwise; choose another --out or remove it")

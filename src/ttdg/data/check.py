@@ -1,0 +1,135 @@
+"""Everything that is wrong with a benchmark's folder, in one pass over every file."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from jaxtyping import Int
+
+from ttdg.data.benchmark import Benchmark
+from ttdg.data.loading import labels_of
+from ttdg.data.readers import read_image, read_mask
+from ttdg.data.sites import Case, scan_site, site_folders, split
+from ttdg.data.threads import in_order
+from ttdg.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class SiteReport:
+    name: str
+    cases: int
+    patients: int
+    train: int  # cases, by the default split
+    held_out: int
+    sizes: Mapping[tuple[int, int], int]  # (height, width) → how many images
+    labels: Mapping[str, float]  # label → its share of all pixels
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    benchmark: str
+    sites: tuple[SiteReport, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not any(site.problems for site in self.sites)
+
+    @property
+    def cases(self) -> int:
+        return sum(site.cases for site in self.sites)
+
+
+def check(root: Path, benchmark: Benchmark, workers: int | None = None) -> Report:
+    """Decodes every file; a problem is noted and the rest goes on."""
+    folders = site_folders(root)
+    return Report(
+        benchmark.name, tuple(_check_site(folder, benchmark, workers) for folder in folders.values())
+    )
+
+
+def render(report: Report, limit: int = 10) -> "Table":
+    """One table for a terminal, and under it the first `limit` problems of each site."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    problems = [line for site in report.sites for line in _first(site.problems, limit)]
+    table = Table(title=f"{escape(report.benchmark)}: {report.cases:,} cases", show_lines=True)
+    table.caption, table.caption_justify = escape("\n".join(problems)), "left"
+    for column in ("site", "cases", "patients", "train", "held out", "width × height", "labels", "problems"):
+        table.add_column(column)
+    for site in report.sites:
+        by_count = sorted(site.sizes.items(), key=lambda item: -item[1])
+        sizes = [f"{width} × {height}: {count:,}" for (height, width), count in by_count]
+        labels = [f"{label} {share:.1%}" for label, share in site.labels.items()]
+        counts = [f"{count:,}" for count in (site.cases, site.patients, site.train, site.held_out)]
+        cells = [*counts, "\n".join(_first(sizes, 3)), "\n".join(labels), f"{len(site.problems) or 'none'}"]
+        table.add_row(escape(site.name), *map(escape, cells))
+    return table
+
+
+def _first(lines: Sequence[str], limit: int) -> list[str]:
+    rest = len(lines) - limit
+    return [*lines[:limit], *([f"… and {rest:,} more"] if rest > 0 else [])]
+
+
+def _check_site(folder: Path, benchmark: Benchmark, workers: int | None) -> SiteReport:
+    site, found = scan_site(folder)
+    problems = [str(problem) for problem in found]
+    if not (folder / "masks").is_dir():
+        problems.append(f"{folder / 'masks'} is missing; put a mask there for each image")
+    sizes: Counter[tuple[int, int]] = Counter()
+    pixels = np.zeros(len(benchmark.labels), np.int64)
+    for _, future in in_order(lambda case: _look(case, benchmark), site.cases, workers):
+        look = future.result()
+        problems += look.problems
+        if look.size is not None:
+            sizes[look.size] += 1
+        pixels += look.pixels
+    train, held_out = split(site.cases)
+    return SiteReport(
+        name=site.name,
+        cases=len(site.cases),
+        patients=len({case.patient for case in site.cases}),
+        train=len(train),
+        held_out=len(held_out),
+        sizes=dict(sizes),
+        labels=dict(zip(benchmark.labels, (pixels / max(pixels.sum(), 1)).tolist(), strict=True)),
+        problems=tuple(problems),
+    )
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What one case's files hold."""
+
+    size: tuple[int, int] | None
+    pixels: Int[np.ndarray, "labels"]  # of each label
+    problems: tuple[str, ...]
+
+
+def _look(case: Case, benchmark: Benchmark) -> _Look:
+    """Image and mask are tried apart, so that a bad one does not hide the other."""
+    problems: list[str] = []
+
+    def attempt(function: Callable[..., R], *arguments: object) -> R | None:
+        try:
+            return function(*arguments)
+        except UserError as error:
+            problems.append(str(error))
+            return None
+
+    image = attempt(read_image, case.image)
+    mask = None if case.mask is None else attempt(read_mask, case.mask)
+    labels = None if image is None or mask is None else attempt(labels_of, mask, image, case, benchmark)
+    counted = np.zeros(0, np.uint8) if labels is None else labels.ravel()
+    pixels = np.bincount(counted, minlength=len(benchmark.labels))
+    return _Look(None if image is None else image.shape[:2], pixels, tuple(problems))

@@ -1,0 +1,39 @@
+"""Whether data are what they were. The order of the cases and the place of their folders do not count."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from ttdg.data.sites import Case
+from ttdg.data.threads import in_order
+from ttdg.errors import UserError
+
+
+def fingerprint(cases: Iterable[Case], quick: bool = False, workers: int | None = None) -> str:
+    """A hash of the cases' names and files: of their bytes or, when `quick`, of their lengths and times.
+
+    The quick one opens no file; it changes when a file is touched or copied, the full one with content only.
+    """
+    files = sorted(
+        (case.name, part, path)
+        for case in cases
+        for part, path in (("image", case.image), ("mask", case.mask))
+        if path is not None
+    )
+    digest = hashlib.sha256()
+    for (name, part, _), future in in_order(
+        lambda file: _identity(file[2], quick), files, workers, ahead=256
+    ):
+        digest.update(f"{name}\0{part}\0{future.result()}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def _identity(path: Path, quick: bool) -> str:
+    try:
+        if quick:
+            stat = path.stat()
+            return f"{stat.st_size} {stat.st_mtime_ns}"
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"cannot read {path} ({error.strerror}); put it back, or take its case out") from None

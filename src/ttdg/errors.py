@@ -1,0 +1,14 @@
+"""What the user can mend: shown as one sentence, without a traceback."""
+
+
+class UserError(ValueError):
+    """Bad input, said in words: what is wrong, where, and what to do next."""
+
+
+def near_miss(name: str, known: object) -> str:
+    """'; did you mean X?' for a name close to a known one, then the known names."""
+    import difflib
+
+    names = sorted(str(item) for item in known)  # type: ignore[attr-defined]
+    close = difflib.get_close_matches(name, names, n=1)
+    return (f"; did you mean {close[0]!r}?" if close else "") + f" (known: {', '.join(names)})"

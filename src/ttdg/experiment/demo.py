@@ -1,0 +1,100 @@
+"""The demo: a model trained at four drawn hospitals meets a fifth."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ttdg.adapt import METHODS, adapt
+from ttdg.data import Benchmark, Site, find_sites, load_benchmark
+from ttdg.data.synthetic import SITES, write_benchmark
+from ttdg.experiment.evaluate import Setting
+from ttdg.experiment.page import Panel, picture, write_page
+from ttdg.experiment.records import Records, write
+from ttdg.experiment.site import batches_on, evaluate_site, fitted
+from ttdg.experiment.tables import summarise
+from ttdg.training import Model, load
+
+BATCH = 8
+UNSEEN = 7  # the seed the demo draws with; the embedded model was trained on images of seed 0
+
+
+@dataclass(frozen=True)
+class Demo:
+    records: Records
+    target: str
+    page: Path
+    picture: Path
+
+
+def run(
+    out: Path,
+    methods: Sequence[str] = tuple(METHODS),
+    cases: int = 48,
+    say: Callable[[str], None] = lambda line: None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Demo:
+    """Draw the hospitals, score every method at each of them, and leave a table, a picture and a page in `out`."""
+    model = load("demo")
+    target = next(site for site in SITES if site not in model.card.sources)
+    say(f"drawing five synthetic hospitals, {cases} images each")
+    data = write_benchmark(out / "data", "fundus", cases, seed=UNSEEN)
+    benchmark, sites = load_benchmark(None, data), find_sites(data)
+    say(f"scoring {', '.join(methods)} at the four source hospitals and at {target}, which the model never saw")
+    jobs = [(site, method) for site in _ordered(sites, target) for method in methods]
+    parts = []
+    for number, (site, method) in enumerate(jobs, 1):
+        parts.append(evaluate_site(model, site, benchmark, Setting(site.name, method, "online", BATCH)))
+        progress(number)
+    records = Records(
+        tuple(row for part in parts for row in part.rows), np.concatenate([part.curves for part in parts])
+    )
+    write(out, records)
+    panels = show(model, sites[target], benchmark, records.where(site=target), methods)
+    image = picture(out / "demo.png", panels, benchmark.labels)
+    page = write_page(out / "demo.html", summarise(records), target, image, dict(model.card.sources))
+    return Demo(records, target, page, image)
+
+
+def _ordered(sites: Mapping[str, Site], target: str) -> list[Site]:
+    return [*(site for site in sites.values() if site.name != target), sites[target]]
+
+
+def show(
+    model: Model, site: Site, benchmark: Benchmark, records: Records, methods: Sequence[str], rows: int = 5
+) -> list[Panel]:
+    """Pictures from the worst to the best of the unadapted model, evenly spaced: no picking of pretty ones."""
+    scores = {m: _dice_by_case(records.where(method=m)) for m in methods}
+    ranked = sorted(scores["source"], key=scores["source"].__getitem__)
+    chosen = [ranked[i] for i in np.linspace(0, len(ranked) - 1, rows).round().astype(int)]
+    answers = {method: _answers(model, site, benchmark, method) for method in methods}
+    images, truth = _truth(site, benchmark, model)
+    return [
+        Panel(case, images[case], truth[case], {m: (answers[m][case], scores[m][case]) for m in methods})
+        for case in chosen
+    ]
+
+
+def _dice_by_case(records: Records) -> dict[str, float]:
+    return {case: records.where(case=case).mean("dice") for case in records.values("case")}
+
+
+def _answers(model: Model, site: Site, benchmark: Benchmark, method: str) -> dict[str, np.ndarray]:
+    adapter, answers = adapt(model.network, method), {}
+    for batch in batches_on(torch.device("cpu"), site.cases, fitted(model.card, benchmark), BATCH):
+        labels = adapter(batch.images).argmax(1).to(torch.uint8).numpy()
+        answers |= dict(zip(batch.cases, labels, strict=True))
+    return answers
+
+
+def _truth(
+    site: Site, benchmark: Benchmark, model: Model
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    from ttdg.data import load_arrays
+
+    arrays = load_arrays(site.cases, fitted(model.card, benchmark))
+    assert arrays.masks is not None
+    images = dict(zip(arrays.cases, arrays.images.movedim(1, -1).numpy(), strict=True))
+    return images, dict(zip(arrays.cases, arrays.masks.numpy(), strict=True))

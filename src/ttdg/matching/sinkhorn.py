@@ -1,0 +1,132 @@
+"""Entropic assignment between masses: what the paper calls Sinkhorn(X, τ), for n_i ≠ d as well.
+
+    P* = argmax_P ⟨P, S⟩ + τ H(P),   the lighter side carried whole, the heavier side filled at most
+
+No doubly stochastic matrix exists for n ≠ d, so one slack row (or column) carries the difference in mass; it
+equals d − n dummy rows of constant score. A row or column of mass 0 is absent: zero in P, zero in the gradient.
+"""
+
+import math
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ttdg.matching.implicit import FixedPoint
+from ttdg.matching.scaling import scale
+
+FORBIDDEN = -1e30
+"""The score of an impossible pair. Finite: −inf would turn the gradient of an all-forbidden row into NaN."""
+
+
+def sinkhorn(
+    scores: Float[Tensor, "*batch n d"],
+    row_mass: Float[Tensor, "*batch n"],
+    col_mass: Float[Tensor, "*batch d"],
+    tau: float,
+    *,
+    tolerance: float = 1e-4,
+    max_sweeps: int = 200,
+    backward: Literal["unrolled", "implicit"] = "implicit",
+) -> Float[Tensor, "*batch n d"]:
+    """The plan P of the problem above, by fitting columns and rows in turn, rows first and last.
+
+    Rows are exact after every sweep; sweeps end when no column is off by more than `tolerance` in mass, or at
+    `max_sweeps`. `tolerance=0` runs `max_sweeps` without looking. Computed in float32 (float64 if so given),
+    also under autocast. The masses receive no gradient.
+
+    "implicit" differentiates the fixed point: memory and time independent of the sweeps, right only there. If
+    the tolerance was not met, the gradient is that of the sweeps themselves, as with "unrolled".
+    """
+    with torch.autocast(scores.device.type, enabled=False):
+        S, a, b = balance(scores, row_mass, col_mass)
+        if S.requires_grad and torch.is_grad_enabled() and backward == "implicit":
+            P = _fixed_point(S, a, b, tau, tolerance, max_sweeps)
+        else:
+            P, _ = scale(S, a, b, tau, tolerance, max_sweeps)
+        return _crop(P, scores.shape)
+
+
+def sinkhorn_log(
+    scores: Float[Tensor, "*batch n d"],
+    row_mass: Float[Tensor, "*batch n"],
+    col_mass: Float[Tensor, "*batch d"],
+    tau: float,
+    *,
+    sweeps: int = 10,
+) -> Float[Tensor, "*batch n d"]:
+    """The iterates of `sinkhorn(tolerance=0, max_sweeps=sweeps)` on potentials f, g: the plain statement of the
+    algorithm, kept as the reference. Several times slower, most of all at small τ."""
+    S, a, b = balance(scores, row_mass, col_mass)
+    L, log_a, log_b = S / tau, _log(a)[:, :, None], _log(b)[:, None, :]
+    g = torch.where(log_b > FORBIDDEN / 2, 0.0, FORBIDDEN)
+    f = log_a - (L + g).logsumexp(2, keepdim=True)
+    for _ in range(sweeps):
+        g = log_b - (L + f).logsumexp(1, keepdim=True)
+        f = log_a - (L + g).logsumexp(2, keepdim=True)
+    return _crop((L + f + g).exp(), scores.shape)
+
+
+def balance(
+    scores: Float[Tensor, "*batch n d"], row_mass: Float[Tensor, "*batch n"], col_mass: Float[Tensor, "*batch d"]
+) -> tuple[Float[Tensor, "b n1 d1"], Float[Tensor, "b n1"], Float[Tensor, "b d1"]]:
+    """The problem with slack in row n and column d, so that both masses have one total; leading dimensions as one.
+
+    A constant added to a row or a column changes no optimum, so the slack's scores are free: 0 for the row, and for
+    the column a value no row's maximum falls below. Rows and columns that can be matched to nothing lose their
+    mass. Absent ones fill up to a multiple of 16, where vectorised maxima are four times faster.
+    """
+    n, d = scores.shape[-2:]
+    with torch.no_grad():
+        S = _pad(scores.reshape(-1, n, d), FORBIDDEN, dims=2).nan_to_num_(nan=FORBIDDEN)
+        a, b = (_pad(mass.reshape(-1, mass.shape[-1]), 0.0, dims=1).to(S.dtype) for mass in (row_mass, col_mass))
+        S = S.clamp_(max=_ceiling(a)[:, :, None]).clamp_(max=_ceiling(b)[:, None, :])
+        best = S.amax(2)
+        a, b = a * (best > FORBIDDEN / 2), b * (S.amax(1) > FORBIDDEN / 2)
+        S[:, n, :d] = 0.0
+        S[:, :n, d] = torch.where(a > 0, best, 0.0).amin(1, keepdim=True)
+        spare = b.sum(1) - a.sum(1)
+        a[:, n], b[:, d] = spare.clamp(min=0), (-spare).clamp(min=0)
+    return _Padded.apply(scores, S), a, b
+
+
+class _Padded(torch.autograd.Function):
+    """`S` is `scores` with constants around it and in place of what is absent, where P has no gradient anyhow."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, S: Tensor) -> Tensor:
+        ctx.shape, ctx.dtype = scores.shape, scores.dtype
+        return S
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None]:
+        return _crop(G, ctx.shape).to(ctx.dtype), None
+
+
+def _pad(x: Tensor, value: float, dims: int) -> Tensor:
+    """A copy with room for one more along the last `dims` dimensions, up to a multiple of 16; at least float32."""
+    widths = [width for size in reversed(x.shape[-dims:]) for width in (0, 16 - size % 16)]
+    return torch.nn.functional.pad(x.to(torch.promote_types(x.dtype, torch.float32)), widths, value=value)
+
+
+def _ceiling(mass: Tensor) -> Tensor:
+    """What scores are cut down to: nothing where there is mass, impossible where there is none."""
+    return torch.where(mass > 0, math.inf, FORBIDDEN)
+
+
+def _fixed_point(S: Tensor, a: Tensor, b: Tensor, tau: float, tolerance: float, max_sweeps: int) -> Tensor:
+    with torch.no_grad():
+        P, error = scale(S, a, b, tau, tolerance, max_sweeps)
+    if tolerance > 0 and error <= tolerance:
+        return FixedPoint.apply(S, P, tau)
+    P, _ = scale(S, a, b, tau, tolerance, max_sweeps)
+    return P
+
+
+def _crop(P: Tensor, shape: torch.Size) -> Tensor:
+    return P[:, : shape[-2], : shape[-1]].reshape(shape)
+
+
+def _log(mass: Tensor) -> Tensor:
+    return torch.where(mass > 0, mass.clamp(min=torch.finfo(mass.dtype).tiny).log(), FORBIDDEN)

@@ -1,0 +1,75 @@
+"""Universe matchings U_i (Eq. 3) and what follows from them: every X_ij = U_i U_jᵀ is cycle-consistent."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from ttdg.matching.sinkhorn import FORBIDDEN, sinkhorn
+
+
+def assign(
+    scores: Float[Tensor, "*batch n d"],
+    row_mask: Bool[Tensor, "*batch n"],
+    col_mask: Bool[Tensor, "*batch d"] | None = None,
+    *,
+    tau: float = 0.05,
+    outlier_score: float | None = None,
+    tolerance: float = 0.0,
+    max_sweeps: int = 10,
+    backward: Literal["unrolled", "implicit"] = "unrolled",
+) -> Float[Tensor, "*batch n d"]:
+    """Soft partial assignment: the smaller side is matched whole, the larger at most once.
+
+    n_i ≤ d: every row sums to 1, every column to at most 1. n_i > d: columns sum to 1, rows to at most 1. An
+    empty graph gives zeros. With `outlier_score` a row may also go to a dustbin at that score, and no side must
+    be matched: what a row lacks to 1 is its probability of being an outlier.
+    """
+    a = row_mask.to(scores.dtype)
+    b = torch.ones_like(scores[..., 0, :]) if col_mask is None else col_mask.to(scores.dtype)
+    if outlier_score is not None:
+        scores, a, b = _with_dustbin(scores, a, b, outlier_score)
+    P = sinkhorn(scores, a, b, tau, tolerance=tolerance, max_sweeps=max_sweeps, backward=backward)
+    return P if outlier_score is None else P[..., :-1, :-1]
+
+
+def universe_scores(
+    nodes: Float[Tensor, "m n h"], universe: Float[Tensor, "d h"], allowed: Bool[Tensor, "m n d"] | None = None
+) -> Float[Tensor, "m n d"]:
+    """𝒱_i 𝒰ᵀ, how well each node fits each universe point; pairs outside `allowed` are impossible."""
+    scores = nodes @ universe.T
+    return scores if allowed is None else forbid(scores, allowed)
+
+
+def same_class(labels: Int[Tensor, "m n"], universe_classes: Int[Tensor, " d"]) -> Bool[Tensor, "m n d"]:
+    """Which nodes may meet which points of a class-typed universe, where every point belongs to one class."""
+    return labels[:, :, None] == universe_classes
+
+
+def forbid(scores: Float[Tensor, "*shape"], allowed: Bool[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    return scores.masked_fill(~allowed, FORBIDDEN)
+
+
+def pairwise(U: Float[Tensor, "m n d"]) -> Float[Tensor, "m m n n"]:
+    """X_ij = U_i U_jᵀ."""
+    m, n, d = U.shape
+    stacked = U.reshape(m * n, d)
+    return (stacked @ stacked.T).reshape(m, n, m, n).transpose(1, 2)
+
+
+def cycle_violation(X: Float[Tensor, "m m n n"]) -> float:
+    """The largest entry of X_ik X_kj − X_ij over all i, j, k: 0 or less if and only if X is transitive (Def. 1).
+
+    Graph by graph over k, so that memory stays that of X.
+    """
+    worst = [(X[:, k, None] @ X[None, k] - X).amax() for k in range(len(X))]
+    return float(torch.stack(worst).amax())
+
+
+def _with_dustbin(scores: Tensor, a: Tensor, b: Tensor, outlier_score: float) -> tuple[Tensor, Tensor, Tensor]:
+    """One more column, where every row may go at the outlier score, and one more row, where every column may go
+    at no cost; both wide enough for all."""
+    scores = torch.nn.functional.pad(scores, (0, 1), value=outlier_score)
+    scores = torch.nn.functional.pad(scores, (0, 0, 0, 1), value=0.0)
+    return scores, torch.cat([a, b.sum(-1, keepdim=True)], -1), torch.cat([b, a.sum(-1, keepdim=True)], -1)

@@ -1,0 +1,60 @@
+"""The network every method shares: E (encoder) and S (decoder and head) of the paper."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ttdg.errors import UserError, near_miss
+
+ENCODERS = ("light", "resnet18", "resnet34", "resnet50")
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """All that is needed to build the network again."""
+
+    labels: int
+    encoder: str = "resnet50"
+    channels: int = 3
+    strides: Literal["v1", "v1.5"] = "v1.5"
+
+
+class Segmenter(nn.Module):
+    """Images to logits over labels, in two halves: `forward = decode ∘ encode`.
+
+    `strides="v1"` puts the stride of a bottleneck stage into its first 1×1 convolution, where ResNet v1
+    weights (Caffe, Keras) expect it; torchvision's v1.5 has it in the 3×3.
+    """
+
+    def __init__(self, spec: NetworkSpec) -> None:
+        super().__init__()
+        if spec.encoder not in ENCODERS:
+            raise UserError(f"unknown encoder {spec.encoder!r}{near_miss(spec.encoder, ENCODERS)}")
+        from monai.networks.nets.flexible_unet import FlexibleUNet
+
+        from ttdg.networks.encoders import DECODERS  # registers our encoders with MONAI
+
+        self.spec = spec
+        widths = DECODERS.get(spec.encoder, (256, 128, 64, 32, 16))
+        self.unet = FlexibleUNet(spec.channels, spec.labels, f"ttdg-{spec.encoder}", decoder_channels=widths)
+        if spec.strides == "v1":
+            _move_strides(self.unet.encoder, spec.encoder)
+
+    def encode(self, images: Float[Tensor, "b c h w"]) -> tuple[Tensor, ...]:
+        return tuple(self.unet.encoder(images))
+
+    def decode(self, features: tuple[Tensor, ...]) -> Float[Tensor, "b l h w"]:
+        decoded = self.unet.decoder(list(features), self.unet.skip_connect)
+        return self.unet.segmentation_head(decoded)
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b l h w"]:
+        return self.decode(self.encode(images))
+
+
+def _move_strides(encoder: nn.Module, name: str) -> None:
+    if name != "resnet50":
+        raise UserError(f"v1 strides exist for bottleneck encoders only (resnet50), not for {name}")
+    for stage in (encoder.layer2, encoder.layer3, encoder.layer4):
+        stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)  # type: ignore[index,union-attr]

@@ -1,0 +1,3 @@
+from ttdg.newsite.predict import Outcome, predict
+
+__all__ = ["Outcome", "predict"]

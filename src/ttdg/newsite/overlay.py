@@ -1,0 +1,33 @@
+"""Masks a person can look at: tinted structures with a solid outline, over the image."""
+
+import numpy as np
+from jaxtyping import UInt8
+
+COLOURS = np.array(
+    [(0, 0, 0), (64, 196, 255), (255, 196, 0), (255, 82, 127), (105, 240, 174), (179, 136, 255)], np.uint8
+)
+
+
+def overlay(
+    image: UInt8[np.ndarray, "h w 3"], labels: UInt8[np.ndarray, "h w"], opacity: float = 0.3
+) -> UInt8[np.ndarray, "h w 3"]:
+    """Label 0 is left as it is; further labels go round the list of colours."""
+    colours = COLOURS[np.where(labels > 0, (labels - 1) % (len(COLOURS) - 1) + 1, 0)]
+    alpha = np.where(outline(labels), 1.0, np.where(labels > 0, opacity, 0.0))[..., None]
+    return np.round(image * (1 - alpha) + colours * alpha).astype(np.uint8)
+
+
+def outline(labels: UInt8[np.ndarray, "h w"]) -> np.ndarray:
+    """Structure pixels with a pixel of another label within reach, which grows with the image so that it stays visible."""
+    reach = max(1, min(labels.shape) // 200)
+    edge = np.zeros(labels.shape, bool)
+    for axis in (0, 1):
+        for shift in (-reach, reach):
+            edge |= labels != _shifted(labels, shift, axis)
+    return edge & (labels > 0)
+
+
+def _shifted(labels: np.ndarray, shift: int, axis: int) -> np.ndarray:
+    """`np.roll` without its wrap: the border sees itself."""
+    index = np.clip(np.arange(labels.shape[axis]) - shift, 0, labels.shape[axis] - 1)
+    return np.take(labels, index, axis)

@@ -1,0 +1,106 @@
+"""A folder of images in; masks in each image's own size, overlays and a manifest out."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from ttdg.adapt import METHODS, adapt
+from ttdg.data import Benchmark, Case, Loaded, open_folder, read_image, stream
+from ttdg.files import whole_file
+from ttdg.newsite.journal import Entry, Journal
+from ttdg.newsite.overlay import overlay
+from ttdg.training import Model
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run over a folder came to."""
+
+    done: int
+    kept: int  # answers of an earlier run that were still valid
+    set_aside: Mapping[str, str]  # file → reason
+    manifest: Path
+
+
+def predict(
+    model: Model,
+    images: Path,
+    out: Path,
+    *,
+    method: str = "source",
+    options: Mapping[str, Any] | None = None,
+    batch: int = 4,
+    overlays: bool = True,
+    workers: int | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Outcome:
+    """Segment every image of a folder, adapting along the way.
+
+    A second call goes on where a killed one was: a batch whose answers stand is not answered again. A method
+    with memory still has to *see* it, so that the stream it resumes is the stream it left.
+    """
+    device = next(model.network.parameters()).device
+    adapter = adapt(model.network, method, **(options or {}))
+    journal = Journal(out)
+    cases = open_folder(images)
+    chain = _hash(model.card.sha256, method, json.dumps(options or {}, sort_keys=True), str(batch))
+    aside: dict[str, str] = {}
+    done = kept = 0
+
+    def set_aside(case: Case, error: Exception) -> None:
+        aside[case.image.name] = str(error)
+        journal.add(Entry(case.image.name, "set aside", str(error)))
+
+    for loaded in stream(cases, model.card.benchmark, batch, workers, set_aside, device):
+        key = _hash(chain, *(hashlib.sha256(case.image.read_bytes()).hexdigest() for case in loaded.cases))
+        standing = all(journal.has(case.image.name, key) for case in loaded.cases)
+        if METHODS[method].memory:
+            chain = key
+        if not standing or METHODS[method].memory:
+            logits = adapter(loaded.batch.images)
+        if standing:
+            kept += len(loaded.cases)
+        else:
+            journal.add(*_write(loaded, logits, model.card.benchmark, out, key, overlays))
+            done += len(loaded.cases)
+        progress(done + kept + len(aside))
+    manifest = journal.write_manifest([case.image.name for case in cases])
+    return Outcome(done, kept, aside, manifest)
+
+
+def _write(
+    loaded: Loaded, logits: torch.Tensor, benchmark: Benchmark, out: Path, key: str, overlays: bool
+) -> list[Entry]:
+    entries = []
+    for case, logit, size in zip(loaded.cases, logits, loaded.sizes, strict=True):
+        own = F.interpolate(logit[None].float(), size, mode="bilinear", align_corners=False)[0]
+        largest, labels = own.softmax(0).max(0)
+        array = labels.to(torch.uint8).cpu().numpy()
+        mask, picture = Path("masks") / f"{case.name}.png", Path("overlays") / f"{case.name}.jpg"
+        _save(out / mask, benchmark.decode(array))
+        if overlays:
+            _save(out / picture, overlay(read_image(case.image), array))
+        entries.append(
+            Entry(
+                case.image.name, "done", "", key, str(mask), str(picture) if overlays else "",
+                size[1], size[0], float((array > 0).mean()), float(largest.mean()),
+            )  # fmt: skip
+        )
+    return entries
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    with whole_file(path) as temporary:
+        Image.fromarray(array).save(temporary)
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

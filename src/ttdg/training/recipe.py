@@ -1,0 +1,52 @@
+"""How a source model is trained: one value, stored with the model."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ttdg.data import AUGMENTATIONS
+from ttdg.errors import UserError, near_miss
+from ttdg.networks import ENCODERS
+from ttdg.training.losses import LOSSES
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The paper's choices are the defaults where it makes one: SGD, momentum 0.9, lr 1e-3, batch 8."""
+
+    encoder: str = "resnet50"
+    encoder_weights: str | None = None  # torchvision-named ImageNet weights
+    strides: Literal["v1", "v1.5"] = "v1.5"
+    steps: int = 4000
+    batch: int = 8  # over all processes
+    optimiser: Literal["sgd", "adamw"] = "sgd"
+    lr: float = 1e-3
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    power: float = 0.9  # lr · (1 − step/steps)^power
+    loss: str = "dice+ce"
+    augmentation: str = "standard"
+    balance: float = 0.5  # sites are drawn ∝ (number of cases)^balance
+    precision: Literal["auto", "32", "bf16"] = "auto"
+    seed: int = 0
+    deterministic: bool = False
+
+    def __post_init__(self) -> None:
+        for name, known in (("encoder", ENCODERS), ("loss", LOSSES), ("augmentation", AUGMENTATIONS)):
+            value = getattr(self, name)
+            if value not in known:
+                raise UserError(f"unknown {name} {value!r}{near_miss(value, known)}")
+        for name in ("steps", "batch", "lr"):
+            if getattr(self, name) <= 0:
+                raise UserError(f"{name} must be positive, not {getattr(self, name)}")
+        if self.encoder_weights is not None and not Path(self.encoder_weights).is_file():
+            raise UserError(f"no encoder weights at {self.encoder_weights}")
+
+    def rate(self, step: int) -> float:
+        """Poly decay."""
+        return self.lr * (1 - step / self.steps) ** self.power
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is stored with the model: the weights' file name, not where it lay."""
+        weights = Path(self.encoder_weights).name if self.encoder_weights else None
+        return asdict(self) | {"encoder_weights": weights}

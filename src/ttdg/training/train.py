@@ -1,0 +1,140 @@
+"""Source training: one linear loop that resumes after a kill and ends in a checkpoint folder."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ttdg.data import Arrays, Benchmark
+from ttdg.errors import UserError
+from ttdg.networks import NetworkSpec, Segmenter, load_encoder
+from ttdg.training.checkpoint import ModelCard, save
+from ttdg.training.losses import LOSSES
+from ttdg.training.pool import Pool
+from ttdg.training.recipe import Recipe
+from ttdg.training.state import State
+from ttdg.training.sync import synchronise
+from ttdg.training.validate import validate
+
+PULSE = 20  # steps between two events: reading the loss makes the host wait for the device
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One event of a training run, for a progress bar or a log."""
+
+    step: int
+    steps: int
+    loss: float
+    validation: Mapping[str, float]
+
+
+def train(
+    sources: Mapping[str, Arrays],
+    held_out: Mapping[str, Arrays],
+    benchmark: Benchmark,
+    recipe: Recipe,
+    out: Path,
+    *,
+    fabric: Any,
+    provenance: Mapping[str, Mapping[str, Any]],
+    on_progress: Callable[[Progress], None] = lambda event: None,
+    every: int = 500,
+) -> ModelCard:
+    """Train on `sources`, score on `held_out` every `every` steps, and write the checkpoint folder `out`.
+
+    The weights kept are the last: nothing is selected. A killed run goes on from its last saved state.
+    """
+    torch.manual_seed(recipe.seed)
+    network = build(recipe, len(benchmark.labels))
+    wrapped, optimiser = _set_up(fabric, network, recipe)
+    state = State(out, {"recipe": recipe.to_dict(), "sources": {site: dict(v) for site, v in provenance.items()}})
+    start = state.resume(network, optimiser)
+    pool, part = Pool(list(sources.values()), fabric.device), _part(recipe, fabric)
+    scores: Mapping[str, float] = {}
+    losses: list[Tensor] = []
+    for step in range(start + 1, recipe.steps + 1):
+        images, labels = pool.batch(recipe, benchmark.normalisation, step, part)
+        losses.append(_update(fabric, wrapped, optimiser, recipe, step, images, labels))
+        last = step == recipe.steps
+        if step % every == 0 or last:
+            scores = validate(network, held_out, benchmark, fabric.device)
+            if fabric.is_global_zero and not last:
+                state.save(network, optimiser, step)
+        if step % PULSE == 0 or step % every == 0 or last:
+            on_progress(Progress(step, recipe.steps, torch.stack(losses).mean().item(), scores))
+            losses.clear()
+    card = ModelCard(network.spec, benchmark, provenance, recipe.to_dict(), scores)
+    if fabric.is_global_zero:
+        card = save(out, network, card)
+        state.clear()
+    fabric.barrier()
+    return card
+
+
+def build(recipe: Recipe, labels: int) -> Segmenter:
+    network = Segmenter(NetworkSpec(labels, recipe.encoder, strides=recipe.strides))
+    if recipe.encoder_weights is not None:
+        load_encoder(network, Path(recipe.encoder_weights))
+    return network
+
+
+def make_fabric(recipe: Recipe, accelerator: str = "auto", devices: int = 1) -> Any:
+    """Lightning Fabric for this recipe, launched; `torchrun` is recognised by its environment."""
+    from lightning_fabric import Fabric
+
+    if recipe.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    processes = int(os.environ.get("WORLD_SIZE", devices))
+    cuda = accelerator == "cuda" or (accelerator == "auto" and torch.cuda.is_available())
+    bf16 = recipe.precision == "bf16" or (recipe.precision == "auto" and cuda)
+    fabric = Fabric(
+        accelerator="cuda" if cuda else "cpu",
+        devices=processes,
+        strategy="ddp" if processes > 1 else "auto",
+        precision="bf16-mixed" if bf16 else "32-true",
+    )
+    fabric.launch()
+    return fabric
+
+
+def _set_up(fabric: Any, network: Segmenter, recipe: Recipe) -> tuple[Any, Any]:
+    """The network and its optimiser on the device, wrapped for several processes where there are several."""
+    if fabric.world_size > 1:
+        synchronise(network, fabric.device.type == "cuda")
+    if fabric.device.type == "cuda":
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return fabric.setup(network, _optimiser(recipe, network))
+
+
+def _optimiser(recipe: Recipe, network: nn.Module) -> torch.optim.Optimizer:
+    parameters, decay = network.parameters(), recipe.weight_decay
+    if recipe.optimiser == "sgd":
+        return torch.optim.SGD(parameters, lr=recipe.lr, momentum=recipe.momentum, weight_decay=decay)
+    return torch.optim.AdamW(parameters, lr=recipe.lr, weight_decay=decay)
+
+
+def _part(recipe: Recipe, fabric: Any) -> slice:
+    """This process's share of the global batch."""
+    if recipe.batch % fabric.world_size:
+        raise UserError(f"batch {recipe.batch} does not divide over {fabric.world_size} processes; change --batch")
+    share = recipe.batch // fabric.world_size
+    return slice(fabric.global_rank * share, (fabric.global_rank + 1) * share)
+
+
+def _update(
+    fabric: Any, network: Any, optimiser: Any, recipe: Recipe, step: int, images: Tensor, labels: Tensor
+) -> Tensor:
+    network.train()
+    for group in optimiser.param_groups:
+        group["lr"] = recipe.rate(step - 1)
+    loss = LOSSES[recipe.loss](network(images).float(), labels)
+    fabric.backward(loss)
+    optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
+    return loss.detach()

@@ -1,0 +1,29 @@
+"""Dice on held-out source images: what training reports, and what settings may be chosen on."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from ttdg.data import Arrays, Benchmark, normalise
+from ttdg.metrics import dice, region_masks, region_probabilities
+
+
+@torch.no_grad()
+def validate(
+    network: nn.Module, held_out: Mapping[str, Arrays], benchmark: Benchmark, device: torch.device, batch: int = 16
+) -> dict[str, float]:
+    """Mean Dice by region over every held-out image of every source site."""
+    network.eval()
+    scores = []
+    for arrays in held_out.values():
+        if arrays.masks is None:
+            continue
+        for images, masks in zip(arrays.images.split(batch), arrays.masks.split(batch), strict=True):
+            logits = network(normalise(images.to(device).float() / 255, benchmark.normalisation)).float()
+            probabilities = region_probabilities(logits, benchmark.regions)
+            scores.append(dice(probabilities, region_masks(masks.to(device).long(), benchmark.regions)))
+    if not scores:
+        return {}
+    means = torch.cat(scores).mean(0).tolist()
+    return dict(zip(benchmark.regions, means, strict=True))

@@ -1,0 +1,94 @@
+"""Every problem in one pass, each with its file; and true counts where there is none."""
+
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from ttdg.data import Benchmark, check, render
+from ttdg.errors import UserError
+
+TABLE = "case,patient,split\ncase0,p,train\ncase1,p,train\ncase2,q,test\n"
+
+
+def text_of(report) -> str:
+    console = Console(width=160)
+    with console.capture() as capture:
+        console.print(render(report))
+    return " ".join(capture.get().split())  # however it is wrapped
+
+
+def test_a_sound_benchmark_is_counted(make_site, fundus: Benchmark):
+    make_site("a", 3, table=TABLE)
+    root = make_site("b", 2, side=64)
+    report = check(root, fundus)
+    assert report.ok
+    assert report.cases == 5
+    a, b = report.sites
+    assert (a.name, a.cases, a.patients, a.train, a.held_out) == ("a", 3, 2, 2, 1)
+    assert (a.sizes, b.sizes) == ({(32, 32): 3}, {(64, 64): 2})
+    grey = np.array(Image.open(root / "b/masks/case0.png"))
+    assert b.labels == pytest.approx(
+        {"background": (grey == 255).mean(), "rim": (grey == 128).mean(), "cup": (grey == 0).mean()}
+    )
+
+
+def test_all_problems_are_found_at_once(make_site, fundus: Benchmark):
+    root = make_site("a", 9)
+    images, masks = root / "a/images", root / "a/masks"
+    (masks / "case0.png").unlink()  # missing mask
+    (images / "case1.png").unlink()  # mask without image
+    Image.fromarray(np.zeros((5, 6), np.uint8)).save(masks / "case2.png")  # size mismatch
+    Image.fromarray(np.full((32, 32), 9, np.uint8)).save(masks / "case3.png")  # unknown label value
+    (images / "case4.png").write_bytes((images / "case4.png").read_bytes()[:200])  # truncated
+    (images / "case5.jpg").touch()  # duplicate name, and an empty file
+    bomb = bytearray((images / "case6.png").read_bytes())
+    bomb[16:24] = struct.pack(">II", 60_000, 60_000)
+    bomb[29:33] = struct.pack(">I", zlib.crc32(bytes(bomb[12:29])))
+    (images / "case6.png").write_bytes(bomb)  # decompression bomb
+    (images / "case7.png").write_bytes(b"")  # image and mask both
+    (masks / "case7.png").write_text("no picture")
+    (root / "empty/images").mkdir(parents=True)
+    a, empty = check(root, fundus).sites
+    expected = (
+        "case0.png has no mask", "case1.png is a mask without an image", "case2.png is 6 × 5 pixels",
+        "case3.png: the mask holds values", "case4.png is truncated", "case5.png has the name of case5.jpg",
+        "case5.jpg is empty", "case6.png claims more than", "images/case7.png is empty",
+        "masks/case7.png is no PNG",
+    )  # fmt: skip
+    for words in expected:
+        assert sum(words in problem for problem in a.problems) == 1, words
+    assert len(a.problems) == len(expected)
+    assert a.sizes == {(32, 32): 4}
+    assert [problem.split("; ")[0].removeprefix(f"{root}/") for problem in empty.problems] == [
+        "empty/images is empty",
+        "empty/masks is missing",
+    ]
+
+
+def test_a_report_with_a_problem_is_not_ok(make_site, fundus: Benchmark):
+    root = make_site("a", 2)
+    (root / "a/masks/case0.png").unlink()
+    assert not check(root, fundus).ok
+
+
+def test_a_folder_without_sites_is_an_error(tmp_path, fundus: Benchmark):
+    with pytest.raises(UserError, match="holds no site"):
+        check(tmp_path, fundus)
+
+
+def test_the_table_shows_counts_and_names_problems(make_site, fundus: Benchmark):
+    root = make_site("a", 15)
+    assert "none" in text_of(check(root, fundus))
+    for number in range(12):
+        (root / f"a/masks/case{number}.png").unlink()
+    shown = text_of(check(root, fundus))
+    for words in ("fundus: 15 cases", "32 × 32: 15", "background", "12", "has no mask", "… and 2 more"):
+        assert words in shown
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(make_site, fundus: Benchmark):
+    assert "[bold]" in text_of(check(make_site("[bold]", 1), fundus))

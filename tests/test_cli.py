@@ -1,0 +1,113 @@
+import re
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from ttdg.cli import app, main
+from ttdg.cli.options import parse_settings
+from ttdg.errors import UserError
+from ttdg.training import save
+
+COMMANDS = [[], ["demo"], ["data"], ["data", "check"], ["data", "synth"], ["data", "pack"], ["train"], ["evaluate"],
+            ["predict"], ["info"]]  # fmt: skip
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "200", "TERM": "dumb"})
+
+
+@pytest.fixture
+def model(tmp_path, disc_model):
+    save(tmp_path / "model", disc_model.network, disc_model.card)
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help_and_every_leaf_an_example(command):
+    result = run(*command, "--help")
+    assert result.exit_code == 0
+    if command and command != ["data"]:
+        assert re.search(rf"Example: ttdg {' '.join(command)}", result.output.replace("\n", " "))
+
+
+def test_help_does_not_load_torch():
+    code = "import sys, ttdg.cli; sys.exit(any(m in sys.modules for m in ('torch', 'monai', 'matplotlib', 'numpy')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_users_mistake_is_one_sentence_without_a_traceback(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["ttdg", "info", "nowhere"])
+    with pytest.raises(SystemExit) as exit:
+        main()
+    assert exit.value.code == 2
+    assert re.fullmatch(r"ttdg: no checkpoint at nowhere: [^\n]*\n", capsys.readouterr().err)
+
+
+def test_evaluate_writes_records_and_prints_a_table(model, discs, tmp_path):
+    result = run("evaluate", "-m", model, "-d", discs, "--site", "west", "--method", "source", "--method", "norm",
+                 "-o", tmp_path / "records", "--device", "cpu")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "norm" in result.output
+    lines = (tmp_path / "records" / "records.csv").read_text().splitlines()
+    assert len(lines) == 1 + 2 * 10
+
+
+def test_settings_reach_the_method_and_wrong_ones_are_named(model, discs):
+    common = ("evaluate", "-m", model, "-d", discs, "--site", "west", "--method", "alpha-bn", "--device", "cpu")
+    assert run(*common, "--set", "alpha=0.5").exit_code == 0
+    assert "between 0 and 1" in str(run(*common, "--set", "alpha=7").exception)
+    assert "did you mean 'alpha'" in str(run(*common, "--set", "alhpa=0.5").exception)
+    several = run(*common, "--method", "tent", "--set", "alpha=0.5")
+    assert "one method" in str(several.exception)
+
+
+def test_settings_are_read_as_numbers_booleans_or_text():
+    assert parse_settings(["lr=1e-3", "steps=2", "head=sigmoid", "on=True"]) == {
+        "lr": 0.001, "steps": 2, "head": "sigmoid", "on": True,
+    }  # fmt: skip
+    with pytest.raises(UserError, match="NAME=VALUE"):
+        parse_settings(["lr"])
+
+
+def test_an_unknown_site_is_answered_with_the_known_ones(model, discs):
+    assert "did you mean 'west'" in str(run("evaluate", "-m", model, "-d", discs, "--site", "wset").exception)
+
+
+def test_predict_ends_with_the_manifest_and_says_what_was_set_aside(model, discs, tmp_path):
+    result = run("predict", "-m", model, "-i", discs / "west" / "images", "-o", tmp_path / "out", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert "10 segmented, 0 kept" in result.output
+
+
+def test_info_describes_the_model_and_the_installation(model):
+    assert "background, disc" in run("info", model).output
+    assert "alpha-bn" in run("info").output
+
+
+def test_training_the_same_again_does_nothing_and_another_recipe_is_refused(discs, tmp_path):
+    common = ("train", "-d", discs, "--sources", "east", "-o", tmp_path / "m", "--encoder", "light", "--batch", "2",
+              "--accelerator", "cpu")  # fmt: skip
+    assert run(*common, "--steps", "1").exit_code == 0
+    assert "nothing to do" in run(*common, "--steps", "1").output
+    assert "trained otherwise" in str(run(*common, "--steps", "2").exception)
+    assert "not both" in str(run(*common, "--leave-out", "west").exception)
+
+
+def test_data_is_found_by_option_or_environment(discs, monkeypatch, model):
+    monkeypatch.delenv("TTDG_DATA", raising=False)
+    assert "set TTDG_DATA" in str(run("evaluate", "-m", model, "--site", "west").exception)
+    monkeypatch.setenv("TTDG_DATA", str(discs))
+    assert run("evaluate", "-m", model, "--site", "west", "--device", "cpu").exit_code == 0
+
+
+def test_check_passes_a_sound_benchmark_and_fails_a_broken_one(discs, tmp_path):
+    assert run("data", "check", discs).exit_code == 0
+    import shutil
+
+    shutil.copytree(discs, tmp_path / "broken")
+    (tmp_path / "broken" / "west" / "masks" / "03.png").unlink()
+    result = run("data", "check", tmp_path / "broken")
+    assert result.exit_code == 1
+    assert "03.png" in result.output

@@ -1,0 +1,98 @@
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from ttdg.data import find_sites, load_benchmark
+from ttdg.errors import UserError
+from ttdg.training import Recipe, load, load_sources, make_fabric, train
+from ttdg.training.pool import Pool
+
+RECIPE = Recipe(encoder="light", steps=6, batch=4, optimiser="adamw", lr=3e-3)
+
+
+class Killed(Exception):
+    pass
+
+
+def run(discs, out, recipe=RECIPE, die_at=None, **options):
+    benchmark, sites = load_benchmark(None, discs), find_sites(discs, ["east", "south"])
+    sources = load_sources(sites, benchmark)
+
+    def on_progress(event):
+        if event.step == die_at:
+            raise Killed
+
+    return train(
+        sources.train, sources.held_out, benchmark, recipe, out,
+        fabric=make_fabric(recipe, "cpu"), provenance=sources.provenance, on_progress=on_progress, **options,
+    )  # fmt: skip
+
+
+def weights(folder):
+    return load(folder).network.state_dict()
+
+
+def assert_same(a, b, tolerance=0.0):
+    for name, value in weights(a).items():
+        assert torch.allclose(value.double(), weights(b)[name].double(), atol=tolerance, rtol=0), name
+
+
+def test_training_twice_gives_the_same_weights_and_another_seed_others(discs, tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        run(discs, tmp_path / name, Recipe(encoder="light", steps=3, batch=4, seed=seed))
+    assert_same(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(AssertionError):
+        assert_same(tmp_path / "a", tmp_path / "c")
+
+
+def test_a_killed_run_goes_on_to_the_same_weights(discs, tmp_path):
+    run(discs, tmp_path / "whole", every=2)
+    with pytest.raises(Killed):
+        run(discs, tmp_path / "killed", every=2, die_at=4)
+    assert not (tmp_path / "killed").exists()
+    assert (tmp_path / "killed.partial" / "state.pt").exists()
+    run(discs, tmp_path / "killed", every=2)
+    assert_same(tmp_path / "whole", tmp_path / "killed")
+    assert not (tmp_path / "killed.partial").exists()
+
+
+def test_a_half_finished_run_of_another_recipe_is_not_continued(discs, tmp_path):
+    with pytest.raises(Killed):
+        run(discs, tmp_path / "m", every=2, die_at=4)
+    with pytest.raises(UserError, match="half-finished training with another recipe"):
+        run(discs, tmp_path / "m", Recipe(encoder="light", steps=7, batch=4))
+
+
+def test_training_learns(discs, tmp_path):
+    card = run(discs, tmp_path / "m", Recipe(encoder="light", steps=60, batch=8, optimiser="adamw", lr=5e-3))
+    assert card.validation["disc"] > 0.7
+    assert card.sources["east"]["trained"] + card.sources["east"]["held_out"] == 10
+    assert load(tmp_path / "m").card.validation == card.validation
+
+
+def test_batches_depend_on_seed_and_step_alone_and_split_over_processes(discs):
+    benchmark = load_benchmark(None, discs)
+    pool = Pool(list(load_sources(find_sites(discs), benchmark).train.values()), torch.device("cpu"))
+    whole = pool.batch(RECIPE, "minmax", 3, slice(0, 4))
+    halves = [pool.batch(RECIPE, "minmax", 3, part) for part in (slice(0, 2), slice(2, 4))]
+    for index in (0, 1):
+        assert torch.equal(whole[index], torch.cat([half[index] for half in halves]))
+    assert not torch.equal(whole[0], pool.batch(RECIPE, "minmax", 4, slice(0, 4))[0])
+
+
+def command(discs, out, *more):
+    return [
+        "-m", "ttdg", "train", "-d", str(discs), "--leave-out", "west", "-o", str(out), "--accelerator", "cpu",
+        "--encoder", "light", "--steps", "3", "--batch", "4", "--precision", "32", *more,
+    ]  # fmt: skip
+
+
+def test_two_processes_train_the_model_one_process_does(discs, tmp_path):
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, *command(discs, tmp_path / "one")], check=True, env=env, timeout=300)
+    two = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *command(discs, tmp_path / "two")]
+    subprocess.run([sys.executable, *two], check=True, env=env, timeout=300)
+    assert_same(tmp_path / "one", tmp_path / "two", tolerance=2e-4)
