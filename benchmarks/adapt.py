@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ttdg.adapt import METHODS, adapt
-from ttdg.data import find_sites, load_benchmark, stream
+from ttdg.data import Benchmark, find_sites, load_benchmark, stream
 from ttdg.data.synthetic import write_benchmark
 from ttdg.experiment.evaluate import Setting
 from ttdg.experiment.records import write
@@ -121,9 +121,8 @@ def whole_site(model: Model, folder: Path, method: str) -> float:
     return len(site.cases) / spent
 
 
-def training_speed(folder: Path, recipe: Recipe, device: str) -> float:
+def training_speed(folder: Path, benchmark: Benchmark, recipe: Recipe, device: str) -> float:
     """Images a second of source training once it runs, from the times of its progress events."""
-    benchmark = load_benchmark(None, folder)
     sources = load_sources(find_sites(folder), benchmark)
     events: list[tuple[int, float]] = []
     train(
@@ -178,7 +177,7 @@ def main() -> None:
         results["resident_growth_mb"] = resident_growth(model, folder)
         if device == "cuda":
             results["training_images_per_second"] = {
-                f"batch {batch}": training_speed(folder, Recipe(options.encoder, batch=batch, steps=300), device)
+                f"batch {batch}": training_speed(folder, benchmark, Recipe(options.encoder, batch=batch, steps=300), device)
                 for batch in (8, 16, 32)
             }
     report(results)

@@ -29,8 +29,9 @@ def plant(
 ) -> Planted:
     """`m` graphs of `n` of the `d` universe points and `outliers` nodes of no meaning, each in its own order.
 
-    Universe points have unit Gaussian features and symmetric edge weights uniform in [0, 1]. A node's features
-    and edges are its point's plus Gaussian noise; the affinity is the cosine between noisy features.
+    Universe points have unit Gaussian features and symmetric edge weights uniform in [0, 1]. A node's
+    features and edges are its point's plus Gaussian noise; the affinity is the cosine between noisy
+    features.
     """
     draw = torch.Generator().manual_seed(seed)
     points = torch.randn(d, node_dim, generator=draw)

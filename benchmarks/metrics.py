@@ -59,7 +59,7 @@ def timed(evaluate: Callable[[], Means]) -> tuple[float, Means]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    for name, value in (("images", 1000), ("size", 256), ("threads", 1), ("batch", 16), ("rounds", 3)):
+    for name, value in (("images", 1000), ("size", 256), ("threads", 1), ("batch", 32), ("rounds", 3)):
         parser.add_argument(f"--{name}", type=int, default=value)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)

@@ -50,6 +50,15 @@ def test_images_exchanged_between_cases_count(make_site):
 
 
 @pytest.mark.parametrize("quick", [False, True])
+def test_names_count(make_site, quick: bool):
+    root = make_site("a", 2)
+    before = fingerprint(cases_of(root), quick)
+    for part in ("images", "masks"):
+        (root / "a" / part / "case1.png").rename(root / "a" / part / "case2.png")
+    assert fingerprint(cases_of(root), quick) != before
+
+
+@pytest.mark.parametrize("quick", [False, True])
 def test_a_vanished_file_is_named(make_site, quick: bool):
     cases = cases_of(make_site("a", 1))
     cases[0].image.unlink()

@@ -75,6 +75,15 @@ def test_large_images_are_averaged_and_masks_sampled_at_the_same_place(small: Be
     np.testing.assert_array_equal(arrays.images[0, 0].numpy()[inner], expected[inner])
 
 
+def test_no_label_is_made_up_between_two_others(small: Benchmark, tmp_path):
+    """Background beside cup, with no rim between: mixing them would draw one."""
+    cup = np.random.default_rng(0).random((50, 70)) < 0.5
+    for part in ("images", "masks"):
+        (tmp_path / "a" / part).mkdir(parents=True)
+        Image.fromarray(np.where(cup, 0, 255).astype(np.uint8)).save(tmp_path / "a" / part / "x.png")
+    assert load_arrays(cases_of(tmp_path), small).masks.unique().tolist() == [0, 2]
+
+
 def test_shrinking_averages_away_what_is_finer_than_a_pixel(small: Benchmark, tmp_path):
     stripes = np.zeros((256, 256, 3), np.uint8)
     stripes[:, ::2] = 255

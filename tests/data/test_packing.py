@@ -68,6 +68,23 @@ def test_a_site_loads_from_its_pack_if_there_is_one(
         load_site(site, small, packed)
 
 
+def test_a_pack_lies_beside_its_site_unless_told_otherwise(site: Site, small: Benchmark):
+    root = site.cases[0].image.parents[2]
+    assert pack_site(site, small) == root / "a.safetensors"
+    assert list(find_sites(root)) == ["a"]
+    site.cases[0].image.write_bytes(b"")
+    with pytest.raises(UserError, match="is stale"):
+        load_site(site, small)
+
+
+def test_a_folder_that_cannot_be_written_is_named(site: Site, small: Benchmark, tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"cannot write .*file/a\.safetensors"):
+        pack_site(site, small, tmp_path / "file")
+    with pytest.raises(UserError, match="has no cases"):
+        pack_path(Site("empty", ()))
+
+
 def test_changed_added_and_removed_cases_make_a_pack_stale(site: Site, small: Benchmark, packed: Path):
     with pytest.raises(UserError, match=r"a\.safetensors is stale: .*site 'a' have changed.*ttdg data pack"):
         open_pack(Site("a", site.cases[1:]), small, packed)

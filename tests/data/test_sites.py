@@ -100,7 +100,7 @@ def test_a_site_out_of_order_is_named_with_the_remedy(make_site, damage, words: 
 
 
 TABLES = {
-    "an unknown case": ("case,patient\ncase9,p", "names the case 'case9', which has no image"),
+    "an unknown case": ("case,patient\ncase9,p", "names 'case9', which has no image"),
     "a case twice": ("case\ncase0\ncase0", "line 3 names the case 'case0' a second time"),
     "no column of cases": ("cases,patient\ncase0,p", "lacks the column 'case'; did you mean 'cases'"),
     "an unknown split": ("case,split\ncase0,trian", "line 2 says split 'trian'; write train or test"),

@@ -89,3 +89,10 @@ def test_v1_strides_move_into_the_first_convolution():
 def test_an_unknown_encoder_is_named_with_its_near_miss():
     with pytest.raises(UserError, match="did you mean 'resnet50'"):
         Segmenter(NetworkSpec(labels=2, encoder="resnet-50"))
+
+
+@pytest.mark.parametrize("size", [(64, 64), (50, 70), (33, 32), (1, 1)])
+def test_images_of_any_size_get_logits_of_that_size(size):
+    network = Segmenter(NetworkSpec(labels=2, encoder="light")).eval()
+    with torch.no_grad():
+        assert network(torch.randn(1, 3, *size)).shape[-2:] == size

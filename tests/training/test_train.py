@@ -1,11 +1,12 @@
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 import torch
 
-from ttdg.data import find_sites, load_benchmark
+from ttdg.data import find_sites, load_benchmark, pack_site
 from ttdg.errors import UserError
 from ttdg.training import Recipe, load, load_sources, make_fabric, train
 from ttdg.training.pool import Pool
@@ -81,6 +82,21 @@ def test_batches_depend_on_seed_and_step_alone_and_split_over_processes(discs):
     for index in (0, 1):
         assert torch.equal(whole[index], torch.cat([half[index] for half in halves]))
     assert not torch.equal(whole[0], pool.batch(RECIPE, "minmax", 4, slice(0, 4))[0])
+
+
+def test_a_packed_site_gives_the_same_arrays(discs, tmp_path):
+    shutil.copytree(discs, tmp_path / "discs")
+    benchmark, sites = load_benchmark(None, discs), find_sites(tmp_path / "discs")
+    files = load_sources(sites, benchmark)
+    pack_site(sites["east"], benchmark)
+    packed = load_sources(sites, benchmark)
+    for part in ("train", "held_out"):
+        for site in sites:
+            a, b = getattr(files, part)[site], getattr(packed, part)[site]
+            assert a.cases == b.cases
+            assert torch.equal(a.images, b.images)
+            assert torch.equal(a.masks, b.masks)
+    assert files.provenance == packed.provenance
 
 
 def command(discs, out, *more):

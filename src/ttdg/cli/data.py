@@ -67,6 +67,6 @@ def pack(
 
     described, sites = open_data(folder, benchmark)
     for site in sites.values():
-        with bar(site.name) as progress:
+        with bar(site.name, len(site.cases)) as progress:
             path = pack_site(site, described, workers=workers, progress=progress)
         typer.echo(f"{path}: {len(site.cases)} cases, {path.stat().st_size / 1e6:.0f} MB")

@@ -35,14 +35,14 @@ DAMAGE = (
 def read_image(path: Path) -> UInt8[np.ndarray, "h w 3"]:
     with _opened(path) as picture:
         deep = is_deep(picture)
-        _load_upright(picture)
+        ImageOps.exif_transpose(picture, in_place=True)  # loads it, too
         return read_deep(picture, path) if deep else np.asarray(picture.convert("RGB"))
 
 
 def read_mask(path: Path) -> UInt8[np.ndarray, "h w"]:
     with _opened(path) as picture:
         deep = is_deep(picture)
-        _load_upright(picture)
+        ImageOps.exif_transpose(picture, in_place=True)
         if deep:
             return _byte_values(picture, path)
         if picture.mode == "P":
@@ -75,11 +75,6 @@ def _refuse_by_header(picture: ImageFile, path: Path) -> None:
         raise UserError(_too_large(path))
     if picture.format != "MPO" and (pages := getattr(picture, "n_frames", 1)) > 1:
         raise UserError(f"{path} holds {pages} pages, not one picture; save each page as a file of its own")
-
-
-def _load_upright(picture: ImageFile) -> None:
-    picture.load()  # first, because a TIFF turns itself while loading
-    ImageOps.exif_transpose(picture, in_place=True)
 
 
 def _byte_values(picture: ImageFile, path: Path) -> UInt8[np.ndarray, "h w"]:

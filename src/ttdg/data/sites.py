@@ -41,9 +41,8 @@ def find_sites(root: Path, names: Collection[str] | None = None) -> dict[str, Si
     for name in sorted(folders if names is None else set(names)):
         sites[name], problems = scan_site(folders[name])
         if problems:
-            more = (
-                f" (and {len(problems) - 1} more: `ttdg data check` lists them)" if len(problems) > 1 else ""
-            )
+            rest = len(problems) - 1
+            more = f" (and {rest} more: `ttdg data check` lists them)" if rest else ""
             raise UserError(f"{problems[0]}{more}")
     return sites
 
@@ -100,28 +99,29 @@ def scan_site(folder: Path) -> tuple[Site, tuple[Problem, ...]]:
     images, image_problems = _pictures(folder / "images")
     masks, mask_problems = _pictures(folder / "masks")
     rows, row_problems = read_cases(folder / "cases.csv")
-    problems = [*image_problems, *mask_problems, *row_problems]
+    problems = [*image_problems, *mask_problems, *row_problems, *_unpaired(folder, images, masks, rows)]
+    cases = []
+    for name in sorted(images):
+        row = rows.get(name, Row())
+        cases.append(Case(name, images[name], masks.get(name), row.patient or name, row.split, row.spacing))
+    return Site(folder.name, tuple(cases)), (*problems, *_straddling(cases, folder))
+
+
+def _unpaired(
+    folder: Path, images: Mapping[str, Path], masks: Mapping[str, Path], rows: Mapping[str, Row]
+) -> list[Problem]:
+    """A site without a folder of masks is no problem here: it may be one to be segmented."""
+    problems = []
     if not images:
         problems.append(Problem(folder / "images", "is empty; put images there, or take the site out"))
     if (folder / "masks").is_dir():
         for name in sorted(images.keys() - masks.keys()):
             problems.append(Problem(images[name], f"has no mask; put one at {folder / 'masks' / name}.png"))
     for name in sorted(masks.keys() - images.keys()):
-        problems.append(
-            Problem(masks[name], f"is a mask without an image; name it as its image in {folder}/images")
-        )
+        problems.append(Problem(masks[name], "is a mask without an image; give it the name of its image"))
     for name in sorted(rows.keys() - images.keys()):
-        problems.append(
-            Problem(folder / "cases.csv", f"names the case {name!r}, which has no image; take it out")
-        )
-    cases = tuple(
-        _case(name, images[name], masks.get(name), rows.get(name, Row())) for name in sorted(images)
-    )
-    return Site(folder.name, cases), (*problems, *_straddling(cases, folder))
-
-
-def _case(name: str, image: Path, mask: Path | None, row: Row) -> Case:
-    return Case(name, image, mask, row.patient or name, row.split, row.spacing)
+        problems.append(Problem(folder / "cases.csv", f"names {name!r}, which has no image; take it out"))
+    return problems
 
 
 def _straddling(cases: Iterable[Case], folder: Path) -> list[Problem]:
@@ -146,9 +146,8 @@ def _by_stem(files: Iterable[Path]) -> tuple[Mapping[str, Path], list[Problem]]:
     for path in files:
         name = normal_name(path.stem)
         if name in pictures:
-            problems.append(
-                Problem(path, f"has the name of {pictures[name].name} beside it; rename or remove one")
-            )
+            twin = pictures[name].name
+            problems.append(Problem(path, f"has the name of {twin} beside it; rename or remove one"))
         else:
             pictures[name] = path
     return pictures, problems

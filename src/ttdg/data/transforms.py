@@ -1,5 +1,7 @@
 """Pixels in, pixels out: normalisation and augmentation, batched, on whatever device the images are."""
 
+from typing import overload
+
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
@@ -29,6 +31,14 @@ def normalise(images: Float[Tensor, "b 3 h w"], how: Normalisation) -> Float[Ten
     return images.sub(low).div_((high - low).clamp(min=1 / 255))
 
 
+@overload
+def augment(
+    images: Float[Tensor, "b 3 h w"], masks: Masks, parameters: AugmentParameters
+) -> tuple[Float[Tensor, "b 3 h w"], Masks]: ...
+@overload
+def augment(
+    images: Float[Tensor, "b 3 h w"], masks: None, parameters: AugmentParameters
+) -> tuple[Float[Tensor, "b 3 h w"], None]: ...
 def augment(
     images: Float[Tensor, "b 3 h w"], masks: Masks | None, parameters: AugmentParameters
 ) -> tuple[Float[Tensor, "b 3 h w"], Masks | None]:

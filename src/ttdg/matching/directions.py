@@ -1,25 +1,35 @@
-"""Where a universe matching improves: V_i = ½ ∂J/∂U_i for the objectives of the paper, without a loop over pairs.
+"""Where a universe matching improves: V_i = ½ ∂J/∂U_i for the objectives of the paper, without a loop over
+pairs.
 
-Σ_j 𝒜_i U_i U_jᵀ 𝒜_j U_j = 𝒜_i U_i S with S = Σ_j U_jᵀ 𝒜_j U_j, every graph's edges drawn on the universe (d×d).
-Edges are symmetric, affinities satisfy M_ji = M_ijᵀ; padded rows of U, edges and affinity are zero.
+Σ_j 𝒜_i U_i U_jᵀ 𝒜_j U_j = 𝒜_i U_i S with S = Σ_j U_jᵀ 𝒜_j U_j, every graph's edges drawn on the universe
+(d×d). Edges are symmetric, affinities satisfy M_ji = M_ijᵀ; padded rows of U, edges and affinity are zero.
 """
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ttdg.matching.universe import pairwise
 
 
-def edge_direction(edges: Float[Tensor, "m n n"], U: Float[Tensor, "m n d"]) -> Float[Tensor, "m n d"]:
-    """HiPPI: 𝐀 𝐔 𝐔ᵀ 𝐀 𝐔 (Eq. 6), a quarter of the gradient of tr(𝐔ᵀ𝐀𝐔𝐔ᵀ𝐀𝐔)."""
+def edge_direction(
+    edges: Float[Tensor, "m n n"], U: Float[Tensor, "m n d"], *, self_weight: float = 1.0
+) -> Float[Tensor, "m n d"]:
+    """HiPPI: 𝐀 𝐔 𝐔ᵀ 𝐀 𝐔 (Eq. 6), a quarter of the gradient of tr(𝐔ᵀ𝐀𝐔𝐔ᵀ𝐀𝐔).
+
+    `self_weight` scales the pairs i = j. They are constant for hard matchings and only hold a graph where it
+    is: with few graphs, less weight leaves it freer to move.
+    """
     AU = edges @ U
     S = U.flatten(0, 1).T @ AU.flatten(0, 1)
-    return (AU.flatten(0, 1) @ S).view_as(U)
+    if self_weight == 1.0:
+        return (AU.flatten(0, 1) @ S).view_as(U)
+    return AU @ (S - (1 - self_weight) * (U.mT @ AU))
 
 
 def within_class(edges: Float[Tensor, "m n n"], labels: Int[Tensor, "m n"]) -> Float[Tensor, "m n n"]:
-    """𝒜_i ∘ W_ii: edges between nodes of one class only. What we recommend for the class-aware matrix of Eq. 7."""
+    """𝒜_i ∘ W_ii: edges between nodes of one class only. What we recommend for the class-aware matrix of Eq.
+    7."""
     return edges * (labels[:, :, None] == labels[:, None, :])
 
 
@@ -50,14 +60,19 @@ def qap_direction(
     *,
     edge_weight: float = 0.5,
     unary: Float[Tensor, "m n d"] | None = None,
+    self_weight: float = 1.0,
 ) -> Float[Tensor, "m n d"]:
     """V_i = Σ_j (2λ 𝒜_i U_i U_jᵀ 𝒜_j U_j + M_ij U_j) + E_i: half the gradient of `qap_objective`.
 
-    Eq. 11 prints λ for 2λ: its λ is twice `edge_weight`. `unary` holds scores of nodes against universe points,
-    already weighted; it keeps the prior in every step, where the paper uses it for the first U only. Without
-    `affinity` the cost is linear in the number of graphs.
+    Eq. 11 prints λ for 2λ: its λ is twice `edge_weight`. `unary` holds scores of nodes against universe
+    points, already weighted; it keeps the prior in every step, where the paper uses it for the first U only.
+    Without `affinity` the cost is linear in the number of graphs.
     """
-    V = 2 * edge_weight * edge_direction(edges, U) if edge_weight else torch.zeros_like(U)
+    V = (
+        2 * edge_weight * edge_direction(edges, U, self_weight=self_weight)
+        if edge_weight
+        else torch.zeros_like(U)
+    )
     V = V if affinity is None else V + node_direction(affinity, U)
     return V if unary is None else V + unary
 
@@ -76,9 +91,14 @@ def qap_objective(
     return J if unary is None else J + 2 * (U * unary).sum()
 
 
-def unit(V: Float[Tensor, "m n d"]) -> Float[Tensor, "m n d"]:
-    """V scaled per graph to a largest entry of 1, without which no temperature has a meaning."""
-    return V / V.abs().amax((1, 2), keepdim=True).clamp(min=torch.finfo(V.dtype).tiny)
+def in_gains(V: Float[Tensor, "m n d"], mask: Bool[Tensor, "m n"]) -> Float[Tensor, "m n d"]:
+    """V per graph in units of its mean gain, a row's best entry over the row's average.
+
+    A temperature means nothing without a scale of V. In this unit one temperature serves graphs of any size
+    and number, which it does not in units of the largest entry.
+    """
+    gain = (V.amax(2) - V.mean(2)) * mask
+    return V / (gain.sum(1) / mask.sum(1).clamp(min=1)).clamp(min=torch.finfo(V.dtype).tiny)[:, None, None]
 
 
 def stacked(affinity: Float[Tensor, "m m n n"]) -> Float[Tensor, "m m n n"]:

@@ -15,7 +15,8 @@ from torch.autograd.function import once_differentiable
 
 
 class FixedPoint(torch.autograd.Function):
-    """Returns `P` unchanged and gives `S` the gradient P has as the solution for scores `S` at temperature τ."""
+    """Returns `P` unchanged and gives `S` the gradient P has as the solution for scores `S` at
+    temperature τ."""
 
     @staticmethod
     def forward(ctx: Any, S: Tensor, P: Tensor, tau: float) -> Tensor:
@@ -33,8 +34,8 @@ class FixedPoint(torch.autograd.Function):
 def _tangent(P: Tensor, G: Tensor) -> Tensor:
     """G − α 1ᵀ − 1 βᵀ. In float64 whatever P is: near a permutation the system is close to singular.
 
-    The masses are P's own sums, so an unconverged P is differentiated as the optimum for those masses. The ridge
-    picks one of the solutions that differ by a constant (in α against β), which cancels.
+    The masses are P's own sums, so an unconverged P is differentiated as the optimum for those masses. The
+    ridge picks one of the solutions that differ by a constant (in α against β), which cancels.
     """
     PG = P * G
     rows, cols = _positive(P.sum(2)), _positive(P.sum(1))

@@ -11,16 +11,22 @@ Array = np.ndarray
 
 
 def round_matching(
-    scores: Float[Tensor, "m n d"], mask: Bool[Tensor, "m n"], *, outlier_score: Float[Tensor, "m n"] | None = None
+    scores: Float[Tensor, "m n d"],
+    mask: Bool[Tensor, "m n"],
+    *,
+    outlier_score: Float[Tensor, "m n"] | None = None,
 ) -> Float[Tensor, "m n d"]:
-    """U_i ∈ {0,1}^{n×d} maximising ⟨U_i, scores_i⟩ with every row and column used at most once, graph by graph.
+    """U_i ∈ {0,1}^{n×d} maximising ⟨U_i, scores_i⟩ with every row and column used at most once, graph by
+    graph.
 
     The smaller side is matched whole where that is possible: n_i > d leaves n_i − d zero rows, and forbidden
     pairs are never matched. With `outlier_score` a row stays empty where that is worth more than a match.
     """
     values, real = scores.detach().double().cpu().numpy(), mask.cpu().numpy()
     spare = None if outlier_score is None else outlier_score.detach().double().cpu().numpy()
-    matches = [_matches(i, values[i], real[i], None if spare is None else spare[i]) for i in range(len(values))]
+    matches = [
+        _matches(i, values[i], real[i], None if spare is None else spare[i]) for i in range(len(values))
+    ]
     U = torch.zeros_like(scores)
     U[tuple(torch.from_numpy(np.concatenate([*matches, np.empty((0, 3), int)])).to(U.device).T)] = 1.0
     return U
@@ -41,5 +47,6 @@ def _matches(graph: int, values: Array, real: Array, outlier_score: Array | None
 
 
 def _penalty(worth: Array) -> float:
-    """Worse than all possible pairs together, yet of their order of magnitude: −10³⁰ would swallow their digits."""
+    """Worse than all possible pairs together, yet of their order of magnitude: −10³⁰ would swallow their
+    digits."""
     return float(worth.min() - (np.ptp(worth) + 1) * (len(worth) + 1)) if worth.size else 0.0

@@ -2,9 +2,10 @@
 
     P = diag(u) K diag(v),   u = a / (K v),   v = b / (Kᵀ u)
 
-Why it is safe. K starts with the largest entry of every row and column equal to 1, so no sum can vanish. From
-there one sweep multiplies u_i v_j by at most max(n, d)². Entries of K too small for the floating-point format are
-raised to `floor`; they stay negligible as long as u_i v_j is small enough, and u, v are absorbed into K before that.
+Why it is safe. K starts with the largest entry of every row and column equal to 1, so no sum can vanish.
+From there one sweep multiplies u_i v_j by at most max(n, d)². Entries of K too small for the floating-point
+format are raised to `floor`; they stay negligible as long as u_i v_j is small enough, and u, v are absorbed
+into K before that.
 """
 
 import math
@@ -13,13 +14,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+FORBIDDEN = -1e30
+"""The score of an impossible pair. Finite: −inf would turn the gradient of an all-forbidden row into NaN."""
+
 SWEEPS_PER_CHECK = 3
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """K = exp(L), and its transpose stored as well: on CPUs a row vector times a matrix is several times faster
-    than a matrix times a column."""
+    """K = exp(L), and its transpose stored as well: on CPUs a row vector times a matrix is several times
+    faster than a matrix times a column."""
 
     rows: Tensor  # b n d
     cols: Tensor  # b d n
@@ -37,13 +41,17 @@ class Kernel:
         return b / torch.bmm(u, self.rows)
 
     def plan(self, u: Tensor, v: Tensor) -> Tensor:
-        """diag(u) K diag(v), with what was raised to the floor back at 0: forbidden is impossible, not unlikely."""
+        """diag(u) K diag(v), with what was raised to the floor back at 0: forbidden is impossible, not
+        unlikely."""
         floor = math.exp(_floor(u.dtype)) * 1.001
         return torch.nn.functional.threshold(self.rows, floor, 0.0).mul_(u.transpose(1, 2)).mul_(v)
 
 
-def scale(S: Tensor, a: Tensor, b: Tensor, tau: float, tolerance: float, max_sweeps: int) -> tuple[Tensor, float]:
-    """The plan of a balanced problem, ending on rows, and the largest error of a column (NaN if not asked for)."""
+def scale(
+    S: Tensor, a: Tensor, b: Tensor, tau: float, tolerance: float, max_sweeps: int
+) -> tuple[Tensor, float]:
+    """The plan of a balanced problem, ending on rows, and the largest error of a column (NaN if not asked
+    for)."""
     a, b = a[:, None, :], b[:, None, :]
     L, v = _shifted(S, b, tau)
     K = Kernel.exp(L)
@@ -66,7 +74,8 @@ def _shifted(S: Tensor, b: Tensor, tau: float) -> tuple[Tensor, Tensor]:
     """(S − row maxima − column maxima)/τ, and the v that undoes the column shift, so that sweeps start as if
     unshifted. The plan does not depend on the shifts, so they carry no gradient. Differences are taken before
     the division: S/τ alone would cost the digits of max|S|/τ."""
-    L = S - S.detach().amax(2, keepdim=True)
+    r = S.detach().amax(2, keepdim=True)
+    L = S - torch.where(r > FORBIDDEN / 2, r, 0.0)  # an absent row must not show in the column maxima
     c = L.detach().amax(1, keepdim=True)
     v = (c / tau).clamp(min=_floor(S.dtype)).exp() * (b > 0)
     return L.sub_(c).mul_(1 / tau), v
@@ -97,4 +106,6 @@ def _room(L: Tensor) -> float:
 
 
 def _floor(dtype: torch.dtype) -> float:
-    return 0.8 * math.log(torch.finfo(dtype).tiny)  # −70 in float32: products with u and v are no denormals either
+    return 0.8 * math.log(
+        torch.finfo(dtype).tiny
+    )  # −70 in float32: products with u and v are no denormals either

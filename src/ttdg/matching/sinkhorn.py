@@ -3,7 +3,8 @@
     P* = argmax_P ⟨P, S⟩ + τ H(P),   the lighter side carried whole, the heavier side filled at most
 
 No doubly stochastic matrix exists for n ≠ d, so one slack row (or column) carries the difference in mass; it
-equals d − n dummy rows of constant score. A row or column of mass 0 is absent: zero in P, zero in the gradient.
+equals d − n dummy rows of constant score. A row or column of mass 0 is absent: zero in P, zero in the
+gradient.
 """
 
 import math
@@ -14,11 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ttdg.matching.implicit import FixedPoint
-from ttdg.matching.scaling import scale
-
-FORBIDDEN = -1e30
-"""The score of an impossible pair. Finite: −inf would turn the gradient of an all-forbidden row into NaN."""
-
+from ttdg.matching.scaling import FORBIDDEN, scale
 
 def sinkhorn(
     scores: Float[Tensor, "*batch n d"],
@@ -56,8 +53,8 @@ def sinkhorn_log(
     *,
     sweeps: int = 10,
 ) -> Float[Tensor, "*batch n d"]:
-    """The iterates of `sinkhorn(tolerance=0, max_sweeps=sweeps)` on potentials f, g: the plain statement of the
-    algorithm, kept as the reference. Several times slower, most of all at small τ."""
+    """The iterates of `sinkhorn(tolerance=0, max_sweeps=sweeps)` on potentials f, g: the plain statement of
+    the algorithm, kept as the reference. Several times slower, most of all at small τ."""
     S, a, b = balance(scores, row_mass, col_mass)
     L, log_a, log_b = S / tau, _log(a)[:, :, None], _log(b)[:, None, :]
     g = torch.where(log_b > FORBIDDEN / 2, 0.0, FORBIDDEN)
@@ -69,30 +66,41 @@ def sinkhorn_log(
 
 
 def balance(
-    scores: Float[Tensor, "*batch n d"], row_mass: Float[Tensor, "*batch n"], col_mass: Float[Tensor, "*batch d"]
+    scores: Float[Tensor, "*batch n d"],
+    row_mass: Float[Tensor, "*batch n"],
+    col_mass: Float[Tensor, "*batch d"],
 ) -> tuple[Float[Tensor, "b n1 d1"], Float[Tensor, "b n1"], Float[Tensor, "b d1"]]:
-    """The problem with slack in row n and column d, so that both masses have one total; leading dimensions as one.
+    """The problem with slack in row n and column d, so that both masses have one total; leading dimensions
+    as one.
 
-    A constant added to a row or a column changes no optimum, so the slack's scores are free: 0 for the row, and for
-    the column a value no row's maximum falls below. Rows and columns that can be matched to nothing lose their
-    mass. Absent ones fill up to a multiple of 16, where vectorised maxima are four times faster.
+    A constant added to a row or a column changes no optimum, so the slack's scores are free: 0 for the row,
+    and for the column a value no row's maximum falls below. Rows and columns that can be matched to nothing
+    lose their mass. Absent ones fill up to a multiple of 16, where vectorised maxima are four times faster.
+    Where nothing has mass, one unit goes from slack to slack: then no sum ever vanishes.
     """
-    n, d = scores.shape[-2:]
+    *batch, n, d = scores.shape
+    flat = math.prod(batch)
     with torch.no_grad():
-        S = _pad(scores.reshape(-1, n, d), FORBIDDEN, dims=2).nan_to_num_(nan=FORBIDDEN)
-        a, b = (_pad(mass.reshape(-1, mass.shape[-1]), 0.0, dims=1).to(S.dtype) for mass in (row_mass, col_mass))
-        S = S.clamp_(max=_ceiling(a)[:, :, None]).clamp_(max=_ceiling(b)[:, None, :])
+        S = _pad(scores.reshape(flat, n, d), FORBIDDEN, dims=2).nan_to_num_(nan=FORBIDDEN)
+        a = _pad(row_mass.reshape(flat, n), 0.0, dims=1).to(S.dtype)
+        b = _pad(col_mass.reshape(flat, d), 0.0, dims=1).to(S.dtype)
+        S = S.clamp_(max=_ceiling(a > 0)[:, :, None]).clamp_(max=_ceiling(b > 0)[:, None, :])
         best = S.amax(2)
         a, b = a * (best > FORBIDDEN / 2), b * (S.amax(1) > FORBIDDEN / 2)
-        S[:, n, :d] = 0.0
-        S[:, :n, d] = torch.where(a > 0, best, 0.0).amin(1, keepdim=True)
-        spare = b.sum(1) - a.sum(1)
-        a[:, n], b[:, d] = spare.clamp(min=0), (-spare).clamp(min=0)
-    return _Padded.apply(scores, S), a, b
+        spare, idle = (b.sum(1) - a.sum(1))[:, None], (b.sum(1) == 0)[:, None]
+        S[:, n, :d] = _ceiling(spare > 0).clamp(max=0.0)
+        lowest = torch.where(a > 0, best, 0.0).amin(1, keepdim=True)
+        S[:, :, d] = _ceiling((a > 0) & (spare < 0)).minimum(lowest)
+        S[:, n, d:] = _ceiling(idle).clamp(max=0.0)
+        a[:, n : n + 1], b[:, d : d + 1] = spare.clamp(min=0) + idle, (-spare).clamp(min=0) + idle
+    if scores.requires_grad:
+        S = _Padded.apply(scores, S)  # type: ignore[no-untyped-call]
+    return S, a, b
 
 
 class _Padded(torch.autograd.Function):
-    """`S` is `scores` with constants around it and in place of what is absent, where P has no gradient anyhow."""
+    """`S` is `scores` with constants around it and in place of what is absent, where P has no gradient
+    anyhow."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, S: Tensor) -> Tensor:
@@ -105,21 +113,22 @@ class _Padded(torch.autograd.Function):
 
 
 def _pad(x: Tensor, value: float, dims: int) -> Tensor:
-    """A copy with room for one more along the last `dims` dimensions, up to a multiple of 16; at least float32."""
+    """A copy with room for one more along the last `dims` dimensions, up to a multiple of 16; at least
+    float32."""
     widths = [width for size in reversed(x.shape[-dims:]) for width in (0, 16 - size % 16)]
     return torch.nn.functional.pad(x.to(torch.promote_types(x.dtype, torch.float32)), widths, value=value)
 
 
-def _ceiling(mass: Tensor) -> Tensor:
-    """What scores are cut down to: nothing where there is mass, impossible where there is none."""
-    return torch.where(mass > 0, math.inf, FORBIDDEN)
+def _ceiling(possible: Tensor) -> Tensor:
+    """How high a score may be."""
+    return torch.where(possible, math.inf, FORBIDDEN)
 
 
 def _fixed_point(S: Tensor, a: Tensor, b: Tensor, tau: float, tolerance: float, max_sweeps: int) -> Tensor:
     with torch.no_grad():
         P, error = scale(S, a, b, tau, tolerance, max_sweeps)
     if tolerance > 0 and error <= tolerance:
-        return FixedPoint.apply(S, P, tau)
+        return FixedPoint.apply(S, P, tau)  # type: ignore[no-untyped-call]
     P, _ = scale(S, a, b, tau, tolerance, max_sweeps)
     return P
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -15,6 +15,7 @@ Direction = Callable[[Float[Tensor, "m n d"]], Float[Tensor, "m n d"]]
 """V(U), e.g. `lambda U: qap_direction(edges, affinity, U)`."""
 
 
+@runtime_checkable
 class Projection(Protocol):
     def __call__(
         self, scores: Float[Tensor, "m n d"], mask: Bool[Tensor, "m n"], /, *, tau: float
@@ -43,14 +44,14 @@ def solve(
 ) -> Solution:
     """Iterate to rest at each temperature of `tau` in turn, at most `max_iterations` times each.
 
-    At rest (Eq. 8) means ‖U_iᵗ − U_iᵗ⁻¹‖_F ≤ θ √n_i for every graph: relative to the graph's size, since an absolute
-    θ = 10⁻⁵ lies under the rounding noise of 100 nodes. On GPUs it is looked at every fifth step only. `objective`
-    defaults to ⟨U, V(U)⟩, which is Eq. 6 itself for `edge_direction`.
+    At rest (Eq. 8) means ‖U_iᵗ − U_iᵗ⁻¹‖_F ≤ θ √n_i for every graph: relative to the graph's size, since an
+    absolute θ = 10⁻⁵ lies under the rounding noise of 100 nodes. On GPUs it is looked at every fifth step
+    only. `objective` defaults to ⟨U, V(U)⟩, which is Eq. 6 itself for `edge_direction`.
     """
     pace = 5 if U.is_cuda else 1
     iterations, residual = 0, torch.full((len(U),), math.inf, device=U.device)
     with torch.set_grad_enabled(differentiable and torch.is_grad_enabled()):
-        for temperature in [tau] if isinstance(tau, float) else tau:
+        for temperature in [tau] if isinstance(tau, int | float) else tau:
             for step in range(1, max_iterations + 1):
                 before, U = U, project(direction(U), mask, tau=temperature)
                 iterations += 1

@@ -23,8 +23,8 @@ def assign(
     """Soft partial assignment: the smaller side is matched whole, the larger at most once.
 
     n_i ≤ d: every row sums to 1, every column to at most 1. n_i > d: columns sum to 1, rows to at most 1. An
-    empty graph gives zeros. With `outlier_score` a row may also go to a dustbin at that score, and no side must
-    be matched: what a row lacks to 1 is its probability of being an outlier.
+    empty graph gives zeros. With `outlier_score` a row may also go to a dustbin at that score, and no side
+    must be matched: what a row lacks to 1 is its probability of being an outlier.
     """
     a = row_mask.to(scores.dtype)
     b = torch.ones_like(scores[..., 0, :]) if col_mask is None else col_mask.to(scores.dtype)
@@ -35,7 +35,9 @@ def assign(
 
 
 def universe_scores(
-    nodes: Float[Tensor, "m n h"], universe: Float[Tensor, "d h"], allowed: Bool[Tensor, "m n d"] | None = None
+    nodes: Float[Tensor, "m n h"],
+    universe: Float[Tensor, "d h"],
+    allowed: Bool[Tensor, "m n d"] | None = None,
 ) -> Float[Tensor, "m n d"]:
     """𝒱_i 𝒰ᵀ, how well each node fits each universe point; pairs outside `allowed` are impossible."""
     scores = nodes @ universe.T
@@ -51,6 +53,42 @@ def forbid(scores: Float[Tensor, "*shape"], allowed: Bool[Tensor, "*shape"]) -> 
     return scores.masked_fill(~allowed, FORBIDDEN)
 
 
+def soft_affinity(
+    scores: Float[Tensor, "m m n n"],
+    mask: Bool[Tensor, "m n"],
+    *,
+    tau: float = 0.05,
+    tolerance: float = 0.0,
+    max_sweeps: int = 10,
+    backward: Literal["unrolled", "implicit"] = "unrolled",
+    self_weight: float = 1.0,
+) -> Float[Tensor, "m m n n"]:
+    """M̂_ij = Sinkhorn(M_ij, τ), masked and partial, for i < j; M̂_ji = M̂_ijᵀ and M̂_ii is `self_weight`
+    times the identity. In the layout of one N×N matrix."""
+    i, j = pairs(len(mask), mask.device)
+    P = assign(
+        scores[i, j], mask[i], mask[j], tau=tau, tolerance=tolerance, max_sweeps=max_sweeps, backward=backward
+    )
+    return from_pairs(P, torch.diag_embed(self_weight * mask.to(P.dtype)))
+
+
+def pairs(m: int, device: torch.device | None = None) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
+    """The indices i and j of all pairs of graphs with i < j."""
+    i, j = torch.triu_indices(m, m, offset=1, device=device)
+    return i, j
+
+
+def from_pairs(blocks: Float[Tensor, "p n n"], own: Float[Tensor, "m n n"]) -> Float[Tensor, "m m n n"]:
+    """The symmetric matrix of blocks with `blocks` above the diagonal and `own` on it."""
+    m, n, _ = own.shape
+    i, j = pairs(m, own.device)
+    M = blocks.new_zeros(m, n, m, n)
+    M[i, :, j] = blocks
+    M[j, :, i] = blocks.mT
+    M[range(m), :, range(m)] = own
+    return M.transpose(1, 2)
+
+
 def pairwise(U: Float[Tensor, "m n d"]) -> Float[Tensor, "m m n n"]:
     """X_ij = U_i U_jᵀ."""
     m, n, d = U.shape
@@ -59,7 +97,8 @@ def pairwise(U: Float[Tensor, "m n d"]) -> Float[Tensor, "m m n n"]:
 
 
 def cycle_violation(X: Float[Tensor, "m m n n"]) -> float:
-    """The largest entry of X_ik X_kj − X_ij over all i, j, k: 0 or less if and only if X is transitive (Def. 1).
+    """The largest entry of X_ik X_kj − X_ij over all i, j, k: 0 or less if and only if X is transitive (Def.
+    1).
 
     Graph by graph over k, so that memory stays that of X.
     """
@@ -67,9 +106,11 @@ def cycle_violation(X: Float[Tensor, "m m n n"]) -> float:
     return float(torch.stack(worst).amax())
 
 
-def _with_dustbin(scores: Tensor, a: Tensor, b: Tensor, outlier_score: float) -> tuple[Tensor, Tensor, Tensor]:
-    """One more column, where every row may go at the outlier score, and one more row, where every column may go
-    at no cost; both wide enough for all."""
+def _with_dustbin(
+    scores: Tensor, a: Tensor, b: Tensor, outlier_score: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One more column, where every row may go at the outlier score, and one more row, where every column may
+    go at no cost; both wide enough for all."""
     scores = torch.nn.functional.pad(scores, (0, 1), value=outlier_score)
     scores = torch.nn.functional.pad(scores, (0, 0, 0, 1), value=0.0)
     return scores, torch.cat([a, b.sum(-1, keepdim=True)], -1), torch.cat([b, a.sum(-1, keepdim=True)], -1)

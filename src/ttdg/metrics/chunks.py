@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-CACHE_PIXELS = 2**18  # on a CPU, a fresh page of memory costs more than the arithmetic on it
+CACHE_PIXELS = 2**17  # a CPU core: memory beyond its cache costs more than the arithmetic on it
 DEVICE_PIXELS = 2**25  # 256 MiB for one float64 map
 
 
@@ -13,11 +13,16 @@ def slices(*tensors: Tensor, pixels: int | None = None) -> Iterator[tuple[Tensor
     """Slices of the first axis, which the tensors share; an item of it stands for so many pixels."""
     if pixels is None:
         pixels = tensors[0].shape[1:].numel()
-    budget = CACHE_PIXELS if tensors[0].device.type == "cpu" else DEVICE_PIXELS
+    on_cpu = tensors[0].device.type == "cpu"
+    budget = CACHE_PIXELS * torch.get_num_threads() if on_cpu else DEVICE_PIXELS
     items = max(1, budget // max(1, pixels))
     return zip(*(torch.split(tensor, items) for tensor in tensors), strict=True)
 
 
 def summing_dtype(device: torch.device) -> torch.dtype:
-    """For sums of pixels as matrix products: float32 is faster on a CPU; elsewhere float64 escapes TF32."""
-    return torch.float32 if device.type == "cpu" else torch.float64
+    """For sums of pixels by matrix products: float32 where a CPU takes it at its word, else float64.
+
+    Float64 is never rounded to TF32 or bfloat16, whatever speed the user has asked of float32.
+    """
+    precision = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
+    return torch.float32 if device.type == "cpu" and precision in ("none", "ieee") else torch.float64

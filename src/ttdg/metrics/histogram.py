@@ -22,16 +22,28 @@ def histogram(
 
     `floor(510 p)` is exact at the thresholds, in float32 and float64: p >= k/255 is bin >= 2k.
     """
-    p, g = probabilities.flatten(0, 1), truth.view(torch.uint8).flatten(0, 1)
-    return torch.cat([_histogram(*part) for part in slices(p, g)]).view(*truth.shape[:2], 2, STEPS + 1)
+    p, g = probabilities.detach().flatten(0, 1), truth.view(torch.uint8).flatten(0, 1)
+    parts = list(slices(p.to(torch.promote_types(p.dtype, torch.float32)), g))
+    table, scaled = _tables(parts[0][0]), torch.empty_like(parts[0][0])
+    counts = [_histogram(table[: len(part[0])], scaled[: len(part[0])], *part) for part in parts]
+    return torch.cat(counts).view(*truth.shape[:2], 2, STEPS + 1)
 
 
-def _histogram(p: Float[Tensor, "n h w"], g: UInt8[Tensor, "n h w"]) -> Int[Tensor, "n 2 511"]:
+def _histogram(
+    table: Int[Tensor, "n 1 w"],
+    scaled: Float[Tensor, "n h w"],
+    p: Float[Tensor, "n h w"],
+    g: UInt8[Tensor, "n h w"],
+) -> Int[Tensor, "n 2 511"]:
+    bins = torch.mul(p, STEPS, out=scaled).to(table.dtype).clamp_(0, STEPS)
+    bins.add_(g.to(table.dtype), alpha=STEPS + 1).add_(table)
     shape = (len(p), LANES, 2, STEPS + 1)
-    key = torch.int16 if math.prod(shape) < 2**15 else torch.int32  # half the memory, half the time
-    lane = torch.arange(p.shape[2], dtype=key, device=p.device) % LANES
-    table = torch.arange(len(p), dtype=key, device=p.device)[:, None, None] * LANES + lane
-    wide = torch.promote_types(p.dtype, torch.float32)
-    bins = (p.to(wide) * STEPS).to(key).clamp_(0, STEPS)
-    bins.add_(g.to(key), alpha=STEPS + 1).add_(table, alpha=2 * (STEPS + 1))
     return torch.bincount(bins.flatten(), minlength=math.prod(shape)).view(shape).sum(1)
+
+
+def _tables(p: Float[Tensor, "n h w"]) -> Int[Tensor, "n 1 w"]:
+    """Where the counters of each map and column begin, in as few bits as may be: that is half the time."""
+    size = 2 * (STEPS + 1)
+    lane = torch.arange(p.shape[2], device=p.device) % LANES
+    first = (torch.arange(len(p), device=p.device)[:, None, None] * LANES + lane) * size
+    return first.to(torch.int16 if len(p) * LANES * size < 2**15 else torch.int32)

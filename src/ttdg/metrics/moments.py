@@ -9,7 +9,7 @@ from torch import Tensor
 from ttdg.metrics.chunks import slices
 from ttdg.metrics.quadrants import Quadrants
 
-THIN = 8  # every eighth row and column tells well enough where a mean is
+FLAT = 0.01  # a variance so small beside the square of the bias that float32 may blur it
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Moments:
     """Of a number in sets of pixels."""
 
     count: Float[Tensor, "*k"]
-    mean: Float[Tensor, "*k"]
+    mean: Float[Tensor, "*k"]  # anything for an empty set
     spread: Float[Tensor, "*k"]  # Σ(x - mean)²
 
     def united(self, *axes: int) -> "Moments":
@@ -29,42 +29,50 @@ class Moments:
 
 
 def class_moments(p: Float[Tensor, "n h w"], truth: Bool[Tensor, "n h w"], quadrants: Quadrants) -> Moments:
-    """Of p on background and foreground, above and below, left and right: n 2 2 2."""
+    """Of p on background and foreground, above and below, left and right: n 2 2 2.
+
+    Sums about the truth, 0 and 1, are accurate in float32 unless a class hardly varies about a value far from
+    it; such maps get a second look, moved to where they vary about the truth.
+    """
     g = truth.view(torch.uint8)
-    pivots = _rough_means(p[:, ::THIN, ::THIN], g[:, ::THIN, ::THIN])
-    lines = torch.cat([_sums_of_rows(*part) for part in slices(p, g, quadrants.rows, pivots)])
-    foreground, *sums = (lines.double().flatten(1, 2) @ quadrants.columns.mT).view(-1, 5, 2, 2).unbind(1)
-    count = torch.stack((quadrants.area() - foreground, foreground), dim=1)
-    total, squares = torch.stack(sums[:2], dim=1), torch.stack(sums[2:], dim=1)
+    moments = _moments(p, g, quadrants)
+    whole = moments.united(2, 3)
+    bias = whole.mean - whole.mean.new_tensor([0, 1])
+    some = (whole.spread < FLAT * whole.count * bias**2).any(1)
+    if not some.any():
+        return moments
+    bias = bias[some][..., None, None]
+    moved = p[some] - torch.where(truth[some], bias[:, 1], bias[:, 0])
+    again = _moments(moved, g[some], quadrants.of(some))
+    mean, spread = (
+        moments.mean.index_put((some,), again.mean + bias),
+        moments.spread.index_put((some,), again.spread),
+    )
+    return Moments(moments.count, mean, spread)
+
+
+def _moments(p: Float[Tensor, "n h w"], g: UInt8[Tensor, "n h w"], quadrants: Quadrants) -> Moments:
+    parts = list(slices(p.to(quadrants.rows), g, quadrants.rows))
+    space = quadrants.rows.new_empty(2, *parts[0][0].shape)  # one for all parts: the cache keeps it
+    lines = torch.cat([_sums_of_rows(space[:, : len(part[0])], *part) for part in parts])
+    sums = (lines.double().flatten(1, 2) @ quadrants.columns.mT).view(-1, 5, 2, 2)
+    count = torch.stack((quadrants.area() - sums[:, 0], sums[:, 0]), dim=1)
+    total, squares = sums[:, 1:3], sums[:, 3:]
     shift = total / count.clamp(min=1)
-    return Moments(count, pivots.double()[..., None, None] + shift, (squares - total * shift).clamp(min=0))
+    mean = shift + shift.new_tensor([0, 1])[:, None, None]
+    return Moments(count, mean, (squares - total * shift).clamp(min=0))
 
 
 def _sums_of_rows(
+    space: Float[Tensor, "2 n h w"],
     p: Float[Tensor, "n h w"],
     g: UInt8[Tensor, "n h w"],
     rows: Float[Tensor, "n 2 h"],
-    pivots: Float[Tensor, "n 2"],
 ) -> Float[Tensor, "n 5 2 w"]:
-    """Column by column, of the rows above and below: Σg, then Σd and Σd² of each class, d = p - its pivot.
-
-    About the pivots nothing cancels, so float32 will do.
-    """
-    work = rows.dtype
-    background, foreground = pivots.to(work)[..., None, None].unbind(1)
-    inside = g.to(work)
-    outside = torch.addcmul(p.to(work), inside, background - foreground).sub_(background)
-    sums = [rows @ inside]
+    """Column by column, of the rows above and below: Σg, then Σe and Σe² of each class, with e = p - g."""
+    inside, outside = space[1].copy_(g), space[0]
+    foreground = torch.bmm(rows, inside)
+    torch.sub(p, inside, out=outside)
     inside.mul_(outside)
     outside.sub_(inside)
-    sums += [rows @ outside, rows @ inside, rows @ outside.mul_(outside), rows @ inside.mul_(inside)]
-    return torch.stack(sums, dim=1)
-
-
-def _rough_means(p: Float[Tensor, "n h w"], g: UInt8[Tensor, "n h w"]) -> Float[Tensor, "n 2"]:
-    """Of p on background and foreground; 0 and 1 for a class that is not there."""
-    inside = g.to(torch.float32)
-    weights = torch.stack((1 - inside, inside), dim=1)
-    count = weights.sum((2, 3))
-    mean = (weights * p[:, None]).sum((2, 3)) / count.clamp(min=1)
-    return mean.where(count > 0, mean.new_tensor([0, 1]))
+    return torch.cat((foreground[None], rows @ space, rows @ space.mul_(space))).transpose(0, 1)

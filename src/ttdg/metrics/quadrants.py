@@ -16,6 +16,10 @@ class Quadrants:
     rows: Float[Tensor, "n 2 h"]
     columns: Float[Tensor, "n 2 w"]
 
+    def of(self, some: Bool[Tensor, "n"]) -> "Quadrants":
+        """Those of some images only."""
+        return Quadrants(self.rows[some], self.columns[some])
+
     def area(self) -> Float[Tensor, "n 2 2"]:
         """In pixels."""
         return self.rows.sum(2)[:, :, None] * self.columns.sum(2)[:, None]

@@ -20,9 +20,7 @@ class Scores:
     """Of each image and region, 0 to 1."""
 
     dice: Float[Tensor, "b r"]
-    alignment: Float[
-        Tensor, "b r 256"
-    ]  # E_φ at each threshold: its maximum is taken over the set, not the image
+    alignment: Float[Tensor, "b r 256"]  # E_φ by threshold; the maximum is the set's, not the image's
     structure: Float[Tensor, "b r"]
 
 

@@ -24,7 +24,7 @@ def similarity(
     epsilon: float = EPSILON,
 ) -> Float[Tensor, "b r"]:
     """S_α before it is clipped at 0."""
-    p, g = probabilities.flatten(0, 1), truth.flatten(0, 1)
+    p, g = probabilities.detach().flatten(0, 1), truth.flatten(0, 1)
     with torch.autocast(p.device.type, enabled=False):  # it would sum pixels in half precision
         quadrants = around_centroid(g)
         moments = class_moments(p, g, quadrants)
@@ -69,5 +69,5 @@ def constant_where_needed(
     some = of_one_class.flatten(1).any(1) & (moments.count.sum((2, 3)) > 0).all(1)
     constant = torch.zeros_like(of_one_class)
     if some.any():
-        constant[some] = is_constant(p[some], Quadrants(quadrants.rows[some], quadrants.columns[some]))
+        constant[some] = is_constant(p[some], quadrants.of(some))
     return constant

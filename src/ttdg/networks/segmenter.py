@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from ttdg.errors import UserError, near_miss
 
+STRIDE = 32  # of the deepest map
 ENCODERS = ("light", "resnet18", "resnet34", "resnet50")
 
 
@@ -22,7 +24,7 @@ class NetworkSpec:
 
 
 class Segmenter(nn.Module):
-    """Images to logits over labels, in two halves: `forward = decode ∘ encode`.
+    """Images to logits over labels, in two halves: `forward = decode ∘ encode`, for sides that are multiples of 32.
 
     `strides="v1"` puts the stride of a bottleneck stage into its first 1×1 convolution, where ResNet v1
     weights (Caffe, Keras) expect it; torchvision's v1.5 has it in the 3×3.
@@ -38,7 +40,8 @@ class Segmenter(nn.Module):
 
         self.spec = spec
         widths = DECODERS.get(spec.encoder, (256, 128, 64, 32, 16))
-        self.unet = FlexibleUNet(spec.channels, spec.labels, f"ttdg-{spec.encoder}", decoder_channels=widths)
+        name = f"ttdg-{spec.encoder}"
+        self.unet = FlexibleUNet(spec.channels, spec.labels, name, decoder_channels=widths, is_pad=False)
         if spec.strides == "v1":
             _move_strides(self.unet.encoder, spec.encoder)
 
@@ -50,7 +53,11 @@ class Segmenter(nn.Module):
         return self.unet.segmentation_head(decoded)
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b l h w"]:
-        return self.decode(self.encode(images))
+        """Any size: the border is repeated up to the next multiple of 32, and cut off again."""
+        h, w = images.shape[-2:]
+        if h % STRIDE or w % STRIDE:
+            images = F.pad(images, (0, -w % STRIDE, 0, -h % STRIDE), mode="replicate")
+        return self.decode(self.encode(images))[..., :h, :w]
 
 
 def _move_strides(encoder: nn.Module, name: str) -> None:

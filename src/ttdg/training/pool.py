@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ttdg.data import AUGMENTATIONS, Arrays, augment, balanced_indices, draw, normalise
+from ttdg.data import AUGMENTATIONS, Arrays, Normalisation, augment, balanced_indices, draw, normalise
 from ttdg.errors import UserError
 from ttdg.training.recipe import Recipe
 
@@ -36,7 +36,7 @@ class Pool:
             masks.append(self.masks[s][rows].to(self.device))
         return torch.cat(images), torch.cat(masks)
 
-    def batch(self, recipe: Recipe, how: str, step: int, part: slice) -> tuple[Tensor, Tensor]:
+    def batch(self, recipe: Recipe, how: Normalisation, step: int, part: slice) -> tuple[Tensor, Tensor]:
         """This process's part of the global batch of `step`: a pure function of seed and step, so that a resumed
         run, or one on more processes, sees the same images with the same augmentation."""
         generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)

@@ -1,27 +1,39 @@
 """A drawn optic nerve head: retina, nested disc and cup, vessels across them."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 
-from ttdg.data.synthetic.fields import Field, Picture, grid, outline, paint, smooth_noise, soft_step
+from ttdg.data.synthetic.fields import (
+    Field,
+    Labels,
+    Picture,
+    Random,
+    grid,
+    outline,
+    paint,
+    rgb,
+    smooth_noise,
+    soft_step,
+)
 from ttdg.data.synthetic.vessels import draw_vessels
 
-RIM, CUP = 1, 2
+MeanSpread = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Eyes:
-    """Whom a hospital sees: disc radius (the picture is 2 wide) and cup-to-disc ratio, each a mean and a spread."""
+    """Whom a hospital sees: radii of the disc (the picture is 2 wide) and ratios of cup to disc."""
 
-    disc: tuple[float, float] = (0.36, 0.03)
-    cup: tuple[float, float] = (0.52, 0.07)
+    disc: MeanSpread = (0.36, 0.03)
+    cup: MeanSpread = (0.52, 0.07)
 
 
 @dataclass(frozen=True)
-class Eye:
-    """What both eyes of a patient share."""
+class _Patient:
+    """What both eyes share."""
 
     disc: float
     cup: float
@@ -29,8 +41,8 @@ class Eye:
     vessel: float
 
 
-def _eye(rng: np.random.Generator, eyes: Eyes) -> Eye:
-    return Eye(
+def _patient(rng: Random, eyes: Eyes) -> _Patient:
+    return _Patient(
         disc=float(np.clip(rng.normal(*eyes.disc), 0.24, 0.5)),
         cup=float(np.clip(rng.normal(*eyes.cup), 0.32, 0.76)),
         pigment=float(rng.normal()),
@@ -38,62 +50,54 @@ def _eye(rng: np.random.Generator, eyes: Eyes) -> Eye:
     )
 
 
-def draw_fundus(
-    patient: np.random.Generator, rng: np.random.Generator, eyes: Eyes, size: int
-) -> tuple[Picture, UInt8[np.ndarray, "h w"]]:
-    """Reflectance and labels (0 background, 1 rim, 2 cup) of one eye of `patient`."""
-    eye = _eye(patient, eyes)
-    side = int(rng.choice([-1, 1]))  # where the macula lies: a right or a left eye
+def draw_fundus(eyes: Eyes, patient: Random, rng: Random, size: int) -> tuple[Picture, Labels]:
+    """What a right eye reflects, the macula to the right, and its labels: 0 background, 1 rim, 2 cup."""
+    person = _patient(patient, eyes)
     centre = rng.normal(0, 0.07, 2)
-    disc = _depth(rng, size, centre, eye.disc, tall=1.08)
-    nudge = np.array([0.10 * side, 0]) + rng.normal(0, 0.05, 2)
-    cup = _depth(rng, size, centre + nudge * eye.disc, eye.disc * eye.cup, tall=1.04)
-    cup = np.minimum(cup, disc - np.float32(0.1 * eye.disc))  # a rim all the way round
+    disc = _depth(rng, size, centre, person.disc, tall=1.08)
+    nudge = np.array([0.1, 0]) + rng.normal(0, 0.05, 2)
+    cup = _depth(rng, size, centre + nudge * person.disc, person.disc * person.cup, tall=1.04)
+    cup = np.minimum(cup, disc - 0.1 * person.disc)  # a rim all the way round
 
-    picture = _retina(rng, size, eye, side, disc)
-    picture = _nerve_head(rng, picture, side, disc, cup)
-    origin = centre + np.array([-0.1 * side * eye.disc, 0])
-    vessels = draw_vessels(rng, size, origin, side, eye.vessel)
+    picture = _nerve_head(rng, _retina(rng, size, person.pigment, disc), disc, cup)
+    vessels = draw_vessels(rng, size, centre - np.array([0.1 * person.disc, 0]), person.vessel)
     vessels = vessels * (1 - 0.3 * soft_step(cup, 0.1))  # they dive into the cup
-    picture = picture * (1 - vessels[..., None] * np.float32([0.27, 0.55, 0.50]))
-    return picture, (disc > 0).astype(np.uint8) * RIM + (cup > 0).astype(np.uint8) * (CUP - RIM)
+    picture = picture * (1 - vessels[..., None] * rgb(0.27, 0.55, 0.50))
+    return picture, (disc > 0).astype(np.uint8) + (cup > 0)
 
 
-def _depth(
-    rng: np.random.Generator, size: int, centre: Float[np.ndarray, "2"], radius: float, tall: float
-) -> Field:
-    """How far inside a wobbly ellipse each pixel lies, in picture units; negative outside."""
+def _depth(rng: Random, size: int, centre: Float[np.ndarray, "2"], radius: float, tall: float) -> Field:
+    """How far inside a wobbly ellipse each pixel lies; negative outside."""
     x, y = grid(size)
-    u, v = x - np.float32(centre[0]), y - np.float32(centre[1])
-    tilt, stretch = rng.normal(0, 0.25), np.sqrt(tall * rng.normal(1, 0.04))
-    c, s = np.float32(np.cos(tilt)), np.float32(np.sin(tilt))
-    u, v = (u * c + v * s) * np.float32(stretch), (v * c - u * s) / np.float32(stretch)
-    edge = outline(rng, np.arctan2(v, u), range(2, 5), wobble=0.08)
-    return np.float32(radius) * (1 - np.hypot(u, v) / (np.float32(radius) * edge))
+    u, v = x - float(centre[0]), y - float(centre[1])
+    tilt, stretch = rng.normal(0, 0.25), math.sqrt(tall * rng.normal(1, 0.04))
+    c, s = math.cos(tilt), math.sin(tilt)
+    u, v = (u * c + v * s) * stretch, (v * c - u * s) / stretch
+    return radius - np.hypot(u, v) / outline(rng, np.arctan2(v, u), range(2, 5), wobble=0.08)
 
 
-def _retina(rng: np.random.Generator, size: int, eye: Eye, side: int, disc: Field) -> Picture:
+def _retina(rng: Random, size: int, pigment: float, disc: Field) -> Picture:
     """Orange, mottled, streaked by the choroid, darker towards the macula, glowing around the disc."""
     x, y = grid(size)
-    mottle = 0.05 * smooth_noise(rng, size, 4) + 0.04 * smooth_noise(rng, size, 14) + 0.02 * smooth_noise(rng, size, 48)
-    streaks = -np.abs(smooth_noise(rng, size, 7, across=12)) * 0.06
-    macula = -0.22 * np.exp(-((x - 1.15 * side) ** 2 + y**2) / 0.5)
-    glow = 0.16 * np.exp(np.minimum(disc, 0) / 0.16)
-    light = 1 + mottle + streaks + macula + glow
-    base = np.float32([0.66, 0.35, 0.16]) * np.float32([1, 1 - 0.09 * eye.pigment, 1 - 0.14 * eye.pigment])
-    warmth = np.float32([0.02, 0.05, 0.06]) * smooth_noise(rng, size, 3)[..., None]
+    coarse, middle, fine = (smooth_noise(rng, size, knots) for knots in (4, 14, 48))
+    streaks = np.abs(smooth_noise(rng, size, 7, across=12))
+    macula = np.exp(-((x - 1.15) ** 2 + y**2) / 0.5)
+    glow = np.exp(np.minimum(disc, 0) / 0.16)
+    light = 1 + 0.05 * coarse + 0.04 * middle + 0.02 * fine - 0.06 * streaks - 0.22 * macula + 0.16 * glow
+    base = rgb(0.66, 0.35, 0.16) * rgb(1, 1 - 0.09 * pigment, 1 - 0.14 * pigment)
+    warmth = rgb(0.02, 0.05, 0.06) * smooth_noise(rng, size, 3)[..., None]
     return light[..., None] * base * (1 + warmth)
 
 
-def _nerve_head(rng: np.random.Generator, picture: Picture, side: int, disc: Field, cup: Field) -> Picture:
-    """A pink-yellow disc, paler to the temporal side, with a bright cup that deepens inwards."""
+def _nerve_head(rng: Random, picture: Picture, disc: Field, cup: Field) -> Picture:
+    """A pink-yellow disc, some with a pale crescent beside them, and a cup that brightens inwards."""
     size = len(disc)
     x, _ = grid(size)
-    crescent = soft_step(disc + 0.07, 0.05) * np.clip(x * side * 2, 0, 1) * np.float32(rng.uniform(0, 0.35))
-    picture = paint(picture, np.float32([0.80, 0.56, 0.34]), crescent)  # atrophy beside some discs
+    side = np.clip(2 * x, 0, 1) * float(rng.uniform(0, 0.35))
+    picture = paint(picture, rgb(0.80, 0.56, 0.34), soft_step(disc + 0.07, 0.05) * side)
     grain = (1 + 0.035 * smooth_noise(rng, size, 20))[..., None]
-    rim = np.float32([0.86, 0.53, 0.29]) * np.float32(rng.normal(1, 0.03)) * grain
-    picture = paint(picture, rim, soft_step(disc, 0.025))
-    hollow = np.float32([0.97, 0.80, 0.57]) * np.float32(rng.normal(1, 0.025)) * grain
-    deep = (1 + 0.10 * soft_step(cup - 0.06, 0.08))[..., None]
-    return paint(picture, hollow * deep, soft_step(cup, 0.03))
+    rim = rgb(0.83, 0.50, 0.26) * float(rng.normal(1, 0.03))
+    picture = paint(picture, rim * grain, soft_step(disc, 0.025))
+    hollow = rgb(0.95, 0.74, 0.48) * float(rng.normal(1, 0.025))
+    deep = (1 + 0.1 * soft_step(cup - 0.06, 0.08))[..., None]
+    return paint(picture, hollow * grain * deep, soft_step(cup, 0.03))

@@ -1,50 +1,132 @@
-"""Five hospitals that do not exist: a camera and a population each, for the eye and for the bowel."""
+"""Five hospitals that do not exist, each with a camera and a population of its own.
 
-from ttdg.data.synthetic.fundus import Eyes
-from ttdg.data.synthetic.polyp import Polyps
+The cameras differ chiefly in what moves the statistics of a network's channels (colour response, exposure,
+haze), less in sharpness and noise, and the populations a little. So a network trained at four loses much
+at the fifth, and normalising by the fifth's own statistics mends a good part of it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from ttdg.data.synthetic.fields import Labels, Picture, Random
+from ttdg.data.synthetic.fundus import Eyes, draw_fundus
+from ttdg.data.synthetic.polyp import Polyps, draw_polyps
 from ttdg.data.synthetic.style import Style
 
-FUNDUS: dict[str, tuple[Style, Eyes]] = {
-    "north": (Style(gamma=0.95, colour=((1.05, 0, 0), (0, 1.1, 0), (0, 0, 1.1)), noise=0.01, quality=92, drift=0.06), Eyes()),
-    "harbour": (
-        Style(
-            colour=((0.95, 0, 0), (0, 0.75, 0), (0, 0, 0.6)), gamma=1.25, vignette=0.45, aperture=1.25, noise=0.02, drift=.06
-        ),
-        Eyes(disc=(0.32, 0.03), cup=(0.44, 0.06)),
+
+@dataclass(frozen=True)
+class Hospital:
+    style: Style
+    scene: Callable[[Random, Random, int], tuple[Picture, Labels]]  # of a patient, a picture, and its size
+
+
+def _eyes(style: Style, eyes: Eyes) -> Hospital:
+    return Hospital(style, partial(draw_fundus, eyes))
+
+
+def _bowels(style: Style, polyps: Polyps) -> Hospital:
+    return Hospital(style, partial(draw_polyps, polyps))
+
+
+FUNDUS: Mapping[str, Hospital] = {
+    # a bright table-top camera, overexposed towards yellow
+    "north": _eyes(
+        Style(colour=((1.15, 0.1, 0), (0.1, 1.3, 0), (0, 0.1, 0.7)), gamma=0.7, noise=0.01, quality=92),
+        Eyes(),
     ),
-    "valley": (
-        Style(colour=((0.55, 0.35, -0.2), (-0.1, 1.2, 0), (0, 0.5, 0.3)), contrast=1.1, noise=0.05, lamp=0.1, quality=80, drift=.06),
-        Eyes(disc=(0.38, 0.03), cup=(0.56, 0.07)),
-    ),
-    "lakeside": (
+    # an old one: dark, red, round field
+    "harbour": _eyes(
         Style(
-            colour=((0.5, 0.1, 0), (0, 0.7, 0.3), (0, 0.5, 1.2)), haze=(0.35, 0.4, 0.45), contrast=0.8, blur=1.2,drift=.06
+            colour=((0.95, 0, 0), (0, 0.75, 0), (0, 0, 0.6)),
+            gamma=1.3,
+            vignette=0.4,
+            aperture=1.25,
+            noise=0.02,
         ),
-        Eyes(disc=(0.34, 0.03), cup=(0.60, 0.06)),
+        Eyes(disc=(0.33, 0.03), cup=(0.48, 0.07)),
     ),
-    "summit": (
+    # a green scanning laser, grainy
+    "valley": _eyes(
         Style(
-            colour=((1.05, 0, 0.1), (0, 0.7, 0.1), (0.2, 0, 1.2)), lamp=0.35, lamp_angle=0.8, resolution=0.5, quality=40,drift=.06
+            colour=((0.2, 0.3, 0), (0.5, 0.75, 0), (0.2, 0.3, 0.2)),
+            gamma=0.9,
+            lamp=0.1,
+            noise=0.04,
+            quality=80,
         ),
-        Eyes(disc=(0.42, 0.03), cup=(0.5, 0.07)),
+        Eyes(disc=(0.38, 0.03), cup=(0.55, 0.07)),
+    ),
+    # cold light through cataracts: hazy and soft
+    "lakeside": _eyes(
+        Style(
+            colour=((0.5, 0.1, 0), (0, 0.7, 0.3), (0, 0.5, 1.2)),
+            contrast=0.8,
+            haze=(0.25, 0.3, 0.35),
+            aperture=1.3,
+            blur=1.2,
+        ),
+        Eyes(disc=(0.34, 0.03), cup=(0.58, 0.06)),
+    ),
+    # a lens on a telephone: pink, unevenly lit, coarse
+    "summit": _eyes(
+        Style(
+            colour=((1.15, 0, 0), (0.1, 0.5, 0), (0.35, 0, 0.6)),
+            gamma=0.85,
+            lamp=0.25,
+            lamp_angle=0.8,
+            resolution=0.6,
+            quality=55,
+        ),
+        Eyes(disc=(0.41, 0.03), cup=(0.5, 0.07)),
     ),
 }
-POLYP: dict[str, tuple[Style, Polyps]] = {
-    "north": (Style(aperture=1.12, gamma=0.9, noise=0.01, drift=.06), Polyps()),
-    "harbour": (
-        Style(colour=((1.05, 0.1, 0), (0.1, 0.85, 0), (0, 0.3, 0.2)), gamma=1.5, vignette=0.5, aperture=1.0, squareness=6, noise=0.02, drift=.06),
+
+POLYP: Mapping[str, Hospital] = {
+    # a new scope turned up too bright
+    "north": _bowels(
+        Style(gamma=0.6, contrast=0.75, haze=(0.12, 0.1, 0.1), aperture=1.12, noise=0.01),
         Polyps(),
     ),
-    "valley": (
-        Style(colour=((0.1, 0.5, 0.1), (0, 1.0, 0.2), (0, 0.5, 0.6)), contrast=1.2, aperture=1.25, noise=0.04, drift=.06),
-        Polyps(radius=(0.15, 0.3)),
-    ),
-    "lakeside": (
-        Style(colour=((0.75, 0, 0.1), (0.1, 0.8, 0.1), (0.1, 0.2, 1.2)), haze=(0.3, 0.32, 0.38), contrast=0.75, blur=1.3, drift=.06),
+    # an old one: dark, amber, square field
+    "harbour": _bowels(
+        Style(
+            colour=((1.05, 0.1, 0), (0.3, 0.5, 0), (0.1, 0.2, 0.1)),
+            gamma=1.8,
+            vignette=0.4,
+            aperture=1.0,
+            squareness=6.0,
+            noise=0.02,
+        ),
         Polyps(),
     ),
-    "summit": (
-        Style(colour=((1.15, 0, 0), (0, 0.7, 0), (0, 0, 1.2)), lamp=0.4, lamp_angle=2.4, resolution=0.5, quality=40, aperture=1.0, drift=.06),
-        Polyps(radius=(0.22, 0.4)),
+    # narrow-band light: teal, grainy
+    "valley": _bowels(
+        Style(colour=((0.1, 0.5, 0.1), (0, 1.0, 0.2), (0, 0.5, 0.6)), aperture=1.25, noise=0.04, quality=80),
+        Polyps(often=(0.5, 0.3, 0.2), radius=(0.17, 0.32)),
+    ),
+    # a fogged lens: pale, soft, no border
+    "lakeside": _bowels(
+        Style(
+            colour=((0.75, 0, 0.1), (0.1, 0.8, 0.1), (0.1, 0.2, 1.2)),
+            contrast=0.75,
+            haze=(0.33, 0.35, 0.40),
+            blur=1.3,
+        ),
+        Polyps(),
+    ),
+    # a video capture: purple, unevenly lit, coarse
+    "summit": _bowels(
+        Style(
+            colour=((1.1, 0, 0), (0, 0.65, 0), (0.15, 0, 0.95)),
+            lamp=0.3,
+            lamp_angle=2.4,
+            aperture=1.0,
+            resolution=0.6,
+            quality=55,
+        ),
+        Polyps(often=(0.7, 0.2, 0.1), radius=(0.22, 0.4)),
     ),
 }
+
+HOSPITALS: Mapping[str, Mapping[str, Hospital]] = {"fundus": FUNDUS, "polyp": POLYP}

@@ -1,108 +1,120 @@
-"""Drawn colonoscopy: a folded mucosa as a lit relief, with one to three polyps bulging from it."""
+"""A drawn colonoscopy: the folded wall of the bowel, lit, with one to three polyps bulging from it."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 
-from ttdg.data.synthetic.fields import Field, Picture, grid, outline, paint, smooth_noise, soft_step
+from ttdg.data.synthetic.fields import (
+    Field,
+    Labels,
+    Picture,
+    Random,
+    grid,
+    outline,
+    paint,
+    rgb,
+    smooth_noise,
+    soft_step,
+)
+
+REACH = 0.85  # polyps stay this near the centre, inside every hospital's field of view
 
 
 @dataclass(frozen=True)
 class Polyps:
-    """What a hospital finds: how often one, two and three polyps, and their radii (the picture is 2 wide)."""
+    """What a hospital finds: how often one, two or three polyps, and their radii (the picture is 2 wide)."""
 
     often: tuple[float, float, float] = (0.6, 0.28, 0.12)
-    radius: tuple[float, float] = (0.18, 0.36)
+    radius: tuple[float, float] = (0.19, 0.36)
 
 
 @dataclass(frozen=True)
-class Mucosa:
-    """What all pictures of a patient share."""
+class _Patient:
+    """What all views into a patient share."""
 
-    redness: float
-    polyp_redness: float
+    pallor: float
+    redness: float  # of the polyps, against the wall
     folds: float
 
 
-def _mucosa(rng: np.random.Generator) -> Mucosa:
-    return Mucosa(float(rng.normal()), float(rng.normal(1, 0.35)), float(rng.uniform(0.6, 1.2)))
+def _patient(rng: Random) -> _Patient:
+    return _Patient(float(rng.normal()), float(rng.normal(1, 0.3)), float(rng.uniform(0.6, 1.2)))
 
 
-def draw_polyps(
-    patient: np.random.Generator, rng: np.random.Generator, polyps: Polyps, size: int
-) -> tuple[Picture, UInt8[np.ndarray, "h w"]]:
-    """Reflectance and labels (0 background, 1 polyp) of one view into `patient`."""
-    mucosa = _mucosa(patient)
-    depth, bulge = _blobs(rng, polyps, size)
-    wall, shade = _wall(rng, mucosa, size)
+def draw_polyps(polyps: Polyps, patient: Random, rng: Random, size: int) -> tuple[Picture, Labels]:
+    """What one view into the bowel reflects, and its labels: 0 background, 1 polyp."""
+    person = _patient(patient)
+    depth, height = _blobs(rng, polyps, size)
+    wall, shade = _wall(rng, person.folds, size)
     skin = soft_step(depth, 0.02)
     pits = smooth_noise(rng, size, 26)
     shade = shade + (1 - shade) * 0.5 * skin
-    groove = 1 - 0.15 * np.exp(-np.abs(depth + 0.02) / 0.03)
-    picture = _colour(rng, mucosa, skin, pits, size) * (shade * groove)[..., None]
-    relief = wall * (1 - 0.7 * skin) + 0.95 * bulge + 0.004 * skin * pits
+    groove = 1 - 0.12 * np.exp(-np.abs(depth + 0.02) / 0.03)
+    picture = _tissue(rng, person, skin, pits) * (shade * groove)[..., None]
+    relief = wall * (1 - 0.7 * skin) + 0.8 * height + 0.004 * skin * pits
     return _lit(rng, picture, relief, shade), (depth > 0).astype(np.uint8)
 
 
-def _blobs(rng: np.random.Generator, polyps: Polyps, size: int) -> tuple[Field, Field]:
+def _blobs(rng: Random, polyps: Polyps, size: int) -> tuple[Field, Field]:
     """How far inside its nearest polyp each pixel lies (negative outside), and how high the polyps rise."""
     x, y = grid(size)
     count = 1 + int(rng.choice(3, p=polyps.often))
     radii = rng.uniform(*polyps.radius, count) * (1, 0.8, 0.65)[count - 1]
-    depth, height = np.full((size, size), -np.inf, dtype=np.float32), np.zeros((size, size), dtype=np.float32)
-    for centre, radius in zip(_centres(rng, radii), radii.astype(np.float32), strict=True):
-        u, v = x - np.float32(centre[0]), y - np.float32(centre[1])
+    depths, heights = [], []
+    for centre, radius in zip(_centres(rng, radii), radii.tolist(), strict=True):
+        u, v = x - float(centre[0]), y - float(centre[1])
         reach = np.hypot(u, v) / (radius * outline(rng, np.arctan2(v, u), range(2, 5), wobble=0.25))
-        depth = np.maximum(depth, radius * (1 - reach))
-        height = np.maximum(height, radius * np.clip(1 - reach**2, 0, None) ** 0.75)
-    return depth, height
+        depths.append(radius * (1 - reach))
+        heights.append(radius * np.clip(1 - reach**2, 0, None) ** 0.75)
+    return np.maximum.reduce(depths), np.maximum.reduce(heights)
 
 
-def _centres(rng: np.random.Generator, radii: Float[np.ndarray, "n"]) -> list[Float[np.ndarray, "2"]]:
-    """Each polyp where, of some random places within the field, it is farthest from those before it."""
+def _centres(rng: Random, radii: Float[np.ndarray, "n"]) -> list[Float[np.ndarray, "2"]]:
+    """Each polyp where, of two dozen random places, it is farthest from those before it."""
     centres: list[Float[np.ndarray, "2"]] = []
     for radius in radii:
-        reach, angle = (0.85 - radius) * np.sqrt(rng.uniform(0, 1, 24)), rng.uniform(0, 2 * np.pi, 24)
-        places = np.stack([reach * np.cos(angle), reach * np.sin(angle)], -1)
-        gaps = [np.hypot(*(places - c).T) - r - radius for c, r in zip(centres, radii, strict=False)]
-        best = int(np.argmax(np.min(gaps, axis=0))) if gaps else 0
-        centres.append(places[best])
+        far, angle = (REACH - 1.2 * radius) * np.sqrt(rng.uniform(0, 1, 24)), rng.uniform(0, 2 * np.pi, 24)
+        places = np.stack([far * np.cos(angle), far * np.sin(angle)], -1)
+        gaps = [np.hypot(*(places - centre).T) - other for centre, other in zip(centres, radii, strict=False)]
+        centres.append(places[np.argmax(np.min(gaps, axis=0)) if gaps else 0])
     return centres
 
 
-def _wall(rng: np.random.Generator, mucosa: Mucosa, size: int) -> tuple[Field, Field]:
-    """The bowel seen along its length: ring folds around a dark lumen, as relief and as brightness."""
+def _wall(rng: Random, depth: float, size: int) -> tuple[Field, Field]:
+    """The bowel seen along its length, ring folds around a dark lumen: relief and brightness."""
     x, y = grid(size)
-    angle, reach = rng.uniform(0, 2 * np.pi), rng.uniform(0.3, 1.2)
-    u, v = x - np.float32(reach * np.cos(angle)), y - np.float32(reach * np.sin(angle))
-    distance = np.hypot(u, v) * (1 + 0.12 * smooth_noise(rng, size, 3))
-    rings = np.log(np.abs(distance) + 0.12) * np.float32(1.6) + 0.22 * smooth_noise(rng, size, 4)
-    phase = np.float32(2 * np.pi) * (rings + np.float32(rng.uniform()))
-    folds = 0.035 * mucosa.folds * (np.sin(phase) + 0.35 * np.sin(2 * phase + 0.8))
-    relief = folds * np.clip(distance, 0.2, 1.5) + 0.05 * smooth_noise(rng, size, 5) + 0.004 * smooth_noise(rng, size, 30)
-    return relief, 0.18 + 0.82 * soft_step(distance - 0.38, 0.36)
+    angle, far = rng.uniform(0, 2 * math.pi), rng.uniform(0.3, 1.2)
+    lumen = np.hypot(x - far * math.cos(angle), y - far * math.sin(angle))
+    lumen = np.abs(lumen * (1 + 0.12 * smooth_noise(rng, size, 3)))
+    rings = 1.6 * np.log(lumen + 0.12) + 0.22 * smooth_noise(rng, size, 4)
+    phase = 2 * math.pi * (rings + float(rng.uniform()))
+    folds = 0.035 * depth * (np.sin(phase) + 0.35 * np.sin(2 * phase + 0.8))
+    rough = 0.05 * smooth_noise(rng, size, 5) + 0.004 * smooth_noise(rng, size, 30)
+    return folds * np.clip(lumen, 0.2, 1.5) + rough, 0.18 + 0.82 * soft_step(lumen - 0.38, 0.36)
 
 
-def _colour(rng: np.random.Generator, mucosa: Mucosa, skin: Field, pits: Field, size: int) -> Picture:
-    """Pink mucosa with faint vessels; polyps redder (or paler) and finely pitted."""
-    wall = np.float32([0.84, 0.54, 0.47]) * np.float32([1, 1 - 0.05 * mucosa.redness, 1 - 0.06 * mucosa.redness])
+def _tissue(rng: Random, person: _Patient, skin: Field, pits: Field) -> Picture:
+    """Pink mucosa with faint vessels; polyps redder and finely pitted."""
+    size = len(skin)
+    pink = rgb(0.84, 0.54, 0.47) * rgb(1, 1 - 0.05 * person.pallor, 1 - 0.06 * person.pallor)
     mottle = 1 + 0.05 * smooth_noise(rng, size, 4) + 0.03 * smooth_noise(rng, size, 16)
-    veins = 0.10 * np.exp(-np.abs(smooth_noise(rng, size, 8)) / 0.07)
-    picture = wall * mottle[..., None] * (1 - veins[..., None] * np.float32([0.5, 1, 0.9]))
-    polyp = wall * np.float32([1, 0.80, 0.80]) ** np.float32(mucosa.polyp_redness)
-    return paint(picture, polyp * (1 + 0.06 * pits)[..., None], 0.9 * skin)
+    veins = np.exp(-np.abs(smooth_noise(rng, size, 8)) / 0.07)
+    picture = pink * mottle[..., None] * (1 - veins[..., None] * rgb(0.05, 0.10, 0.09))
+    red = pink * rgb(0.98, 0.80, 0.80) ** person.redness
+    return paint(picture, red * (1 + 0.06 * pits)[..., None], 0.9 * skin)
 
 
-def _lit(rng: np.random.Generator, picture: Picture, relief: Field, shade: Field) -> Picture:
-    """Shaded by a lamp beside the lens; wet facets that face between lamp and lens glint."""
+def _lit(rng: Random, picture: Picture, relief: Field, shade: Field) -> Picture:
+    """Shaded by a lamp beside the lens; wet facets that face between the two glint."""
     size = len(relief)
-    dy, dx = np.gradient(relief, np.float32(2 / size))
-    wet = smooth_noise(rng, size, 20) * np.float32(0.006)
-    wy, wx = np.gradient(wet, np.float32(2 / size))
-    lamp = np.float32(rng.uniform(-0.45, 0.45, 2))
-    diffuse = (1 - lamp[0] * dx - lamp[1] * dy) / np.sqrt((1 + dx * dx + dy * dy) * (1 + lamp @ lamp))
-    sheen = lamp + np.float32(rng.normal(0, 0.35, 2))
-    glint = np.exp(-((dx + wx + sheen[0]) ** 2 + (dy + wy + sheen[1]) ** 2) / 0.012)
-    lit = picture * (0.35 + 0.7 * np.clip(diffuse, 0, None))[..., None]
-    return paint(lit, np.float32([1.0, 0.98, 0.95]), glint * np.clip(shade * 1.5 - 0.5, 0, 0.9))
+    dy, dx = np.gradient(relief, 2 / size)
+    wet_y, wet_x = np.gradient(0.006 * smooth_noise(rng, size, 20), 2 / size)
+    lamp_x, lamp_y = rng.uniform(-0.45, 0.45, 2).tolist()
+    shine_x, shine_y = rng.normal((lamp_x, lamp_y), 0.35).tolist()
+    lengths = np.sqrt((1 + dx * dx + dy * dy) * (1 + lamp_x**2 + lamp_y**2))
+    diffuse = np.clip((1 - lamp_x * dx - lamp_y * dy) / lengths, 0, None)
+    glint = np.exp(-((dx + wet_x + shine_x) ** 2 + (dy + wet_y + shine_y) ** 2) / 0.012)
+    lit = picture * (0.35 + 0.7 * diffuse)[..., None]
+    return paint(lit, rgb(1.0, 0.98, 0.95), glint * np.clip(1.5 * shade - 0.5, 0, 0.9))

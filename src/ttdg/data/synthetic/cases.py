@@ -1,0 +1,51 @@
+"""Cases drawn one by one: each depends on its seed, variant, site and number alone, so sites can grow."""
+
+import numpy as np
+from jaxtyping import UInt8
+
+from ttdg.data.synthetic.fields import random_for
+from ttdg.data.synthetic.hospitals import FUNDUS, HOSPITALS
+from ttdg.data.synthetic.style import develop
+from ttdg.errors import UserError, near_miss
+
+SITES = tuple(FUNDUS)
+SMALLEST = 32  # pixels; below it a thin rim can vanish between pixel centres
+
+
+def draw_site(
+    variant: str, site: str, count: int, size: int = 128, seed: int = 0
+) -> tuple[UInt8[np.ndarray, "n size size 3"], UInt8[np.ndarray, "n size size"]]:
+    """The first `count` pictures of a site, and their labels."""
+    check(variant, site, count, size)
+    images, masks = zip(*(draw_case(variant, site, case, size, seed) for case in range(count)), strict=True)
+    return np.stack(images), np.stack(masks)
+
+
+def draw_case(
+    variant: str, site: str, case: int, size: int, seed: int
+) -> tuple[UInt8[np.ndarray, "size size 3"], UInt8[np.ndarray, "size size"]]:
+    hospital = HOSPITALS[variant][site]
+    patient = random_for(seed, variant, site, "patient", patient_of(case))
+    rng = random_for(seed, variant, site, "case", case)
+    scene, labels = hospital.scene(patient, rng, size)
+    if case % 2:  # a left eye
+        scene, labels = scene[:, ::-1], labels[:, ::-1]
+    return develop(scene, hospital.style, rng), labels
+
+
+def patient_of(case: int) -> int:
+    """Of every five pictures the first two are of one patient: both eyes, or two views."""
+    return case - (case + 4) // 5
+
+
+def check(variant: str, site: str, count: int, size: int) -> None:
+    if variant not in HOSPITALS:
+        raise UserError(f"there is no synthetic variant {variant!r}{near_miss(variant, HOSPITALS)}")
+    if site not in HOSPITALS[variant]:
+        raise UserError(f"there is no synthetic site {site!r}{near_miss(site, HOSPITALS[variant])}")
+    if count < 1:
+        raise UserError(f"a site of {count} images cannot be drawn; ask for at least 1")
+    if size < SMALLEST:
+        raise UserError(
+            f"images of {size} pixels are too small to show the anatomy; ask for at least {SMALLEST}"
+        )

@@ -1,0 +1,79 @@
+"""A benchmark folder of drawn hospitals, read like any other."""
+
+import csv
+from collections.abc import Callable
+from importlib import resources
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image
+
+from ttdg.data.benchmark import load_benchmark
+from ttdg.data.synthetic.cases import SITES, check, draw_case, patient_of
+from ttdg.data.synthetic.hospitals import HOSPITALS
+from ttdg.errors import UserError
+from ttdg.files import whole_folder
+
+
+def write_benchmark(
+    out: Path,
+    variant: str,
+    count: int = 120,
+    size: int = 128,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> Path:
+    """`count` images a site under `out`, all five written or none; `progress` hears how many are done.
+
+    An older folder of drawn hospitals is replaced; any other is left alone.
+    """
+    check(variant, SITES[0], count, size)
+    if not _replaceable(out):
+        raise UserError(f"{out} holds other files; name a new folder for the synthetic hospitals")
+    benchmark = load_benchmark(f"synthetic-{variant}")
+    with whole_folder(out) as folder:
+        (folder / "benchmark.yaml").write_text(_description(variant), encoding="utf-8")
+        for done, (site, case) in enumerate(product(SITES, range(count)), start=1):
+            image, labels = draw_case(variant, site, case, size, seed)
+            _save(folder / site / "images", _name(site, case), image)
+            _save(folder / site / "masks", _name(site, case), benchmark.decode(labels))
+            if progress:
+                progress(done)
+        for site in SITES:
+            _write_table(folder / site, count)
+    return out
+
+
+def _replaceable(out: Path) -> bool:
+    if not out.exists():
+        return True
+    if not out.is_dir():
+        return False
+    description = out / "benchmark.yaml"
+    ours = description.is_file() and description.read_text(encoding="utf-8") in map(_description, HOSPITALS)
+    return ours or not any(out.iterdir())
+
+
+def _description(variant: str) -> str:
+    """The text of the package's own benchmark."""
+    file = resources.files("ttdg.data") / "benchmarks" / f"synthetic-{variant}.yaml"
+    return file.read_text(encoding="utf-8")
+
+
+def _save(folder: Path, name: str, pixels: UInt8[np.ndarray, "h w *c"]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(folder / f"{name}.png")
+
+
+def _write_table(folder: Path, count: int) -> None:
+    site = folder.name
+    with (folder / "cases.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(("case", "patient"))
+        table.writerows((_name(site, case), f"{site}-p{patient_of(case):04d}") for case in range(count))
+
+
+def _name(site: str, case: int) -> str:
+    return f"{site}-{case:04d}"

@@ -1,0 +1,164 @@
+"""What a matching teaches: the universe (Eq. 9) and the affinity (Eq. 12). Targets never receive a
+gradient."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ttdg.errors import UserError, near_miss
+from ttdg.matching.sinkhorn import FORBIDDEN, sinkhorn
+from ttdg.matching.universe import assign, pairs, universe_scores
+
+
+def universe_loss(
+    nodes: Float[Tensor, "m n h"],
+    universe: Float[Tensor, "d h"],
+    target: Float[Tensor, "m n d"],
+    mask: Bool[Tensor, "m n"],
+    *,
+    form: str = "cross_entropy",
+    tau: float = 0.1,
+    universe_decay: float = 0.0,
+    allowed: Bool[Tensor, "m n d"] | None = None,
+) -> Float[Tensor, ""]:
+    """How far the scores 𝒱𝒰ᵀ are from the matching U* they should give, per node, plus α‖𝒰‖²_F / d.
+
+    "cross_entropy" compares each node's softmax over the universe, "fenchel_young" the whole assignment,
+    "squared" regresses raw scores on U* as Eq. 9 does (`ridge_loss` is Eq. 9 to the letter).
+    """
+    if form not in UNIVERSE_LOSSES:
+        raise UserError(f"no universe loss {form!r}{near_miss(form, UNIVERSE_LOSSES)}")
+    scores = universe_scores(nodes, universe, allowed)
+    loss = UNIVERSE_LOSSES[form](scores, target.detach() * mask[:, :, None], mask, tau)
+    return loss + universe_decay * universe.square().sum() / len(universe)
+
+
+def ridge_loss(
+    nodes: Float[Tensor, "m n h"],
+    universe: Float[Tensor, "d h"],
+    target: Float[Tensor, "m n d"],
+    mask: Bool[Tensor, "m n"],
+    universe_decay: float,
+) -> Float[Tensor, ""]:
+    """Σ_i ‖U_i* − 𝒱_i 𝒰ᵀ‖²_F + α‖𝒰‖²_F (Eq. 9). Called NMF in the paper, but nothing is non-negative."""
+    squared = _squared(universe_scores(nodes, universe), target.detach(), mask, 1.0) * _rows(mask)
+    return squared + universe_decay * universe.square().sum()
+
+
+def ridge_universe(
+    nodes: Float[Tensor, "m n h"],
+    target: Float[Tensor, "m n d"],
+    mask: Bool[Tensor, "m n"],
+    universe_decay: float,
+) -> Float[Tensor, "d h"]:
+    """The 𝒰 that minimises Eq. 9: 𝐔*ᵀ𝐕 (𝐕ᵀ𝐕 + αI)⁻¹."""
+    V, U = nodes[mask], target[mask]
+    ridge = universe_decay * torch.eye(V.shape[1], dtype=V.dtype, device=V.device)
+    return torch.linalg.solve(V.T @ V + ridge, V.T @ U).T
+
+
+def matching_loss(
+    affinity: Float[Tensor, "m m n n"],
+    U: Float[Tensor, "m n d"],
+    mask: Bool[Tensor, "m n"],
+    *,
+    form: str = "fenchel_young",
+    tau: float = 0.05,
+) -> Float[Tensor, ""]:
+    """How far the affinities M_ij are from the matches X_ij = U_i U_jᵀ they should give, over i < j, per
+    node.
+
+    "focal" compares M̂_ij = Sinkhorn(M_ij, τ) with X_ij entry by entry (γ = 2, α = ¼), with the logarithms
+    on the prediction. "paper" is Eq. 12 as printed, with X_ij clamped, since its log X_ij is −∞ for a hard
+    matching; what remains is |log ε| Σ|M̂ − X|^γ, whose gradient vanishes where M̂ is confidently wrong.
+    """
+    if form not in MATCHING_LOSSES:
+        raise UserError(f"no matching loss {form!r}{near_miss(form, MATCHING_LOSSES)}")
+    i, j = pairs(len(U), U.device)
+    X = (U[i] @ U[j].mT).detach() * mask[i][:, :, None] * mask[j][:, None, :]
+    return MATCHING_LOSSES[form](affinity[i, j], X, mask[i], mask[j], tau)
+
+
+def fenchel_young(
+    scores: Float[Tensor, "b n d"],
+    target: Float[Tensor, "b n d"],
+    row_mask: Bool[Tensor, "b n"],
+    col_mask: Bool[Tensor, "b d"],
+    tau: float = 0.05,
+    *,
+    tolerance: float = 1e-3,
+    max_sweeps: int = 100,
+) -> Float[Tensor, ""]:
+    """L(S; X) = F(S) − ⟨X, S⟩ − τ H(X) with F(S) = max_P ⟨P, S⟩ + τ H(P), per row.
+
+    Convex in S, never negative, zero where Sinkhorn(S) = X, with gradient P − X: nothing is differentiated
+    through Sinkhorn, and a confidently wrong prediction is corrected in full. P is given the row masses of
+    X, so a node that X leaves unmatched teaches nothing; columns are filled at most.
+    """
+    possible = row_mask[:, :, None] & col_mask[:, None, :] & (scores > FORBIDDEN / 2)
+    S, X = torch.where(possible, scores, 0.0), torch.where(possible, target.detach().to(scores.dtype), 0.0)
+    with torch.no_grad():
+        b = col_mask.to(X.dtype)
+        P = sinkhorn(
+            torch.where(possible, S, FORBIDDEN), X.sum(2), b, tau, tolerance=tolerance, max_sweeps=max_sweeps
+        )
+        entropies = tau * (_entropy(P, b) - _entropy(X, b))
+    return (((P - X) * S).sum() + entropies) / _rows(row_mask)
+
+
+def _universe_fenchel_young(scores: Tensor, target: Tensor, mask: Tensor, tau: float) -> Tensor:
+    return fenchel_young(scores, target, mask, torch.ones_like(target[:, 0], dtype=torch.bool), tau)
+
+
+def _cross_entropy(scores: Tensor, target: Tensor, mask: Tensor, tau: float) -> Tensor:
+    return -(target * (scores / tau).log_softmax(2)).sum() / _rows(mask)
+
+
+def _squared(scores: Tensor, target: Tensor, mask: Tensor, tau: float) -> Tensor:
+    return ((target - scores).square() * mask[:, :, None]).sum() / _rows(mask)
+
+
+def _focal(scores: Tensor, X: Tensor, row_mask: Tensor, col_mask: Tensor, tau: float) -> Tensor:
+    M = _prediction(scores, row_mask, col_mask, tau).clamp(1e-6, 1 - 1e-6)
+    match = 0.25 * (1 - M).square() * X * M.log()
+    other = 0.75 * M.square() * (1 - X) * (1 - M).log()
+    return -_over_real(match + other, row_mask, col_mask)
+
+
+def _paper(scores: Tensor, X: Tensor, row_mask: Tensor, col_mask: Tensor, tau: float) -> Tensor:
+    M, X_log = _prediction(scores, row_mask, col_mask, tau), X.clamp(1e-6, 1 - 1e-6)
+    other = M.square() * (1 - X) * X_log.log()
+    match = (1 - M).square() * X * (1 - X_log).log()
+    return -_over_real(match + other, row_mask, col_mask)
+
+
+def _prediction(scores: Tensor, row_mask: Tensor, col_mask: Tensor, tau: float) -> Tensor:
+    return assign(scores, row_mask, col_mask, tau=tau, tolerance=1e-3, max_sweeps=100, backward="implicit")
+
+
+def _over_real(terms: Tensor, row_mask: Tensor, col_mask: Tensor) -> Tensor:
+    return (terms * row_mask[:, :, None] * col_mask[:, None, :]).sum() / _rows(row_mask)
+
+
+def _entropy(P: Tensor, col_mass: Tensor) -> Tensor:
+    """−Σ P log P, of the slack row as well."""
+    slack = (col_mass - P.sum(1)).clamp(min=0)
+    return -torch.xlogy(P, P).sum() - torch.xlogy(slack, slack).sum()
+
+
+def _rows(mask: Tensor) -> Tensor:
+    return mask.sum().clamp(min=1)
+
+
+UNIVERSE_LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor, float], Tensor]] = {
+    "cross_entropy": _cross_entropy,
+    "fenchel_young": _universe_fenchel_young,
+    "squared": _squared,
+}
+MATCHING_LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]] = {
+    "fenchel_young": fenchel_young,
+    "focal": _focal,
+    "paper": _paper,
+}
