@@ -218,3 +218,8 @@ def test_wrong_names_are_answered_with_the_right_ones():
         adapt(a_network(), "tnet")
     with pytest.raises(UserError, match="has no option 'lrr'; did you mean 'lr'"):
         adapt(a_network(), "tent", lrr=1)
+    with pytest.raises(UserError, match="option lr of 'tent' is float, such as 0.0001, not 'fast'"):
+        adapt(a_network(), "tent", lr="fast")
+    with pytest.raises(UserError, match="option head of 'tent' is one of softmax, sigmoid, not 'linear'"):
+        adapt(a_network(), "tent", head="linear")
+    assert adapt(a_network(), "alpha-bn", alpha=1)

@@ -98,3 +98,13 @@ def test_no_images_have_no_mean():
     for batches in ([], [score_regions(none, none.bool())]):
         with pytest.raises(UserError, match="no scored images"):
             aggregate(batches)
+
+
+def test_scoring_leaves_the_number_of_threads_as_it_was(draw_maps):
+    usual = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        score_regions(*draw_maps(7))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(usual)

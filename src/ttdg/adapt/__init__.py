@@ -7,7 +7,7 @@ import copy
 import inspect
 import sys
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from torch import nn
 
@@ -27,18 +27,29 @@ def adapt(network: nn.Module, method: str, **options: Any) -> Adapter:
     """An adapter around a copy of `network`: `logits = adapter(images)`; `adapter.reset()` is the source again."""
     if method not in METHODS:
         raise UserError(f"unknown method {method!r}{near_miss(method, METHODS)}")
-    build = METHODS[method].build
-    known = defaults(method)
-    for name in options:
-        if name not in known:
-            raise UserError(f"method {method!r} has no option {name!r}{near_miss(name, known)}")
-    return build(copy.deepcopy(network), **options)
+    values = {name: checked(method, name, value) for name, value in options.items()}
+    return METHODS[method].build(copy.deepcopy(network), **values)
 
 
 def defaults(method: str) -> dict[str, Any]:
     """A method's options with their default values, read from its factory."""
     parameters = inspect.signature(METHODS[method].build).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def checked(method: str, name: str, value: Any) -> Any:
+    """The value as the option's annotation wants it; a wrong name, type or choice is an error in words."""
+    if name not in (known := defaults(method)):
+        raise UserError(f"method {method!r} has no option {name!r}{near_miss(name, known)}")
+    hint = get_type_hints(METHODS[method].build)[name]
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise UserError(f"option {name} of {method!r} is one of {', '.join(get_args(hint))}, not {value!r}")
+    elif hint is float and type(value) is int:
+        return float(value)
+    elif isinstance(hint, type) and type(value) is not hint:
+        raise UserError(f"option {name} of {method!r} is {hint.__name__}, such as {known[name]!r}, not {value!r}")
+    return value
 
 
 class _Callable(ModuleType):

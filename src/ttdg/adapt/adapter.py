@@ -79,7 +79,8 @@ class GradientAdapter:
         self.network = network.eval().requires_grad_(False)
         self.objective, self.steps, self.predict = objective, steps, predict
         self.parameters = [parameter.requires_grad_(True) for parameter in parameters]
-        self._optimiser = lambda: optimiser(self.parameters, lr=lr)
+        fused = all(parameter.is_cuda for parameter in self.parameters)  # one kernel instead of some hundred
+        self._optimiser = lambda: optimiser(self.parameters, lr=lr, **({"fused": True} if fused else {}))
         self._source = {name: value.clone() for name, value in network.state_dict().items()}
         self.reset()
 

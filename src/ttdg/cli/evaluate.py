@@ -48,7 +48,7 @@ def evaluate(
 
     from ttdg.cli.progress import bar
     from ttdg.experiment.evaluate import Setting
-    from ttdg.experiment.records import write
+    from ttdg.experiment.records import joined, write
     from ttdg.experiment.site import evaluate_site
     from ttdg.experiment.tables import render, summarise
     from ttdg.training import load
@@ -62,7 +62,7 @@ def evaluate(
         raise UserError("--set goes with one method; evaluate the methods one by one")
     loaded = load(model, choose_device(device))
     described, sites = open_data(data, benchmark or None)
-    records = None
+    parts = []
     for name, chosen in choose_sites(sites, site).items():
         for each in method:
             setting = Setting(name, each, stream, batch, max(shuffle, 0))  # type: ignore[arg-type]
@@ -71,8 +71,8 @@ def evaluate(
                     loaded, chosen, described, setting, options=options,
                     held_out=cases == "held-out", shuffle=shuffle, surfaces=surfaces, workers=workers, progress=progress,
                 )  # fmt: skip
-            records = part if records is None else records + part
-    assert records is not None
+            parts.append(part)
+    records = joined(parts)
     Console().print(render(summarise(records), f"{stream}, batch {batch}; means over every image"))
     if out is not None:
         write(out, records)

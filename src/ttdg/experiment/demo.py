@@ -12,7 +12,7 @@ from ttdg.data import Benchmark, Site, find_sites, load_benchmark
 from ttdg.data.synthetic import SITES, write_benchmark
 from ttdg.experiment.evaluate import Setting
 from ttdg.experiment.page import Panel, picture, write_page
-from ttdg.experiment.records import Records, write
+from ttdg.experiment.records import Records, joined, write
 from ttdg.experiment.site import batches_on, evaluate_site, fitted
 from ttdg.experiment.tables import summarise
 from ttdg.training import Model, load
@@ -48,9 +48,7 @@ def run(
     for number, (site, method) in enumerate(jobs, 1):
         parts.append(evaluate_site(model, site, benchmark, Setting(site.name, method, "online", BATCH)))
         progress(number)
-    records = Records(
-        tuple(row for part in parts for row in part.rows), np.concatenate([part.curves for part in parts])
-    )
+    records = joined(parts)
     write(out, records)
     panels = show(model, sites[target], benchmark, records.where(site=target), methods)
     image = picture(out / "demo.png", panels, benchmark.labels)

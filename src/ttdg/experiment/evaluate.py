@@ -1,7 +1,7 @@
 """Run an adapter over a stream of labelled images and score every one of them."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,11 +9,12 @@ import numpy as np
 import torch
 
 from ttdg.adapt import Adapter
-from ttdg.experiment.records import Record, Records
+from ttdg.experiment.records import Record, Records, joined
 from ttdg.metrics import region_masks, region_probabilities, score, surface_scores
 from ttdg.types import Batch, Regions
 
 Stream = Literal["online", "episodic"]
+TOGETHER = 32  # images scored at once
 HALF = 128  # the first of the 256 thresholds k/255 that is at least 0.5
 
 
@@ -29,6 +30,16 @@ class Setting:
     seed: int = 0
 
 
+@dataclass(frozen=True)
+class Answer:
+    """An adapter's answer to a batch, and the labels it will be scored against."""
+
+    cases: tuple[str, ...]
+    logits: torch.Tensor
+    labels: torch.Tensor
+    seconds: float  # an image
+
+
 def evaluate(
     adapter: Adapter, batches: Iterable[Batch], regions: Regions, setting: Setting, surfaces: bool = False
 ) -> Records:
@@ -36,21 +47,34 @@ def evaluate(
 
     `surfaces` adds HD95 and ASSD, which cost more than all the rest of the scoring.
     """
-    rows: list[Record] = []
-    curves: list[np.ndarray] = []
+    parts: list[Records] = []
+    waiting: list[Answer] = []
     adapter.reset()
     for batch in batches:
         if setting.stream == "episodic":
             adapter.reset()
         logits, seconds = timed(adapter, batch.images)
         assert batch.masks is not None, "evaluation needs masks"
-        scores, curve = _scores(logits, batch.masks, regions, surfaces)
-        curves.append(curve.reshape(-1, curve.shape[-1]))
-        for case, by_region in zip(batch.cases, scores, strict=True):
-            for region, values in zip(regions, by_region, strict=True):
-                common = (setting.site, case, region, setting.method, setting.stream, setting.batch, setting.seed)
-                rows.append(Record(*common, *values, seconds / len(batch.cases)))
-    return Records(tuple(rows), np.concatenate(curves) if curves else np.zeros((0, 256), np.float16))
+        waiting.append(Answer(batch.cases, logits, batch.masks, seconds / len(batch.cases)))
+        if sum(len(answer.cases) for answer in waiting) >= TOGETHER:
+            parts.append(record(waiting, regions, setting, surfaces))
+            waiting = []
+    if waiting:
+        parts.append(record(waiting, regions, setting, surfaces))
+    return joined(parts)
+
+
+def record(answers: Sequence[Answer], regions: Regions, setting: Setting, surfaces: bool) -> Records:
+    """Score several batches' answers at once: on a GPU, scoring a small batch is all waiting for Python."""
+    logits, labels = torch.cat([a.logits for a in answers]), torch.cat([a.labels for a in answers])
+    scores, curves = _scores(logits, labels, regions, surfaces)
+    cases = [(case, answer.seconds) for answer in answers for case in answer.cases]
+    rows = []
+    for (case, seconds), by_region in zip(cases, scores, strict=True):
+        for region, values in zip(regions, by_region, strict=True):
+            common = (setting.site, case, region, setting.method, setting.stream, setting.batch, setting.seed)
+            rows.append(Record(*common, *values, seconds))
+    return Records(tuple(rows), curves.reshape(-1, curves.shape[-1]))
 
 
 def timed(adapter: Adapter, images: torch.Tensor) -> tuple[torch.Tensor, float]:

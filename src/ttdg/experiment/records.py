@@ -40,9 +40,6 @@ class Records:
     rows: tuple[Record, ...]
     curves: Curves
 
-    def __add__(self, other: "Records") -> "Records":
-        return Records(self.rows + other.rows, np.concatenate([self.curves, other.curves]))
-
     def where(self, **equal: str | int) -> "Records":
         keep = [all(getattr(row, name) == value for name, value in equal.items()) for row in self.rows]
         rows = tuple(row for row, kept in zip(self.rows, keep, strict=True) if kept)
@@ -59,6 +56,11 @@ class Records:
         """E_φ^max: the curve averaged over images and then maximised, region by region, then averaged."""
         regions = [self.where(region=region).curves.mean(0, dtype=np.float64).max() for region in self.values("region")]
         return float(np.mean(regions))
+
+
+def joined(parts: Sequence[Records]) -> Records:
+    curves = [part.curves for part in parts] or [np.zeros((0, 256), np.float16)]
+    return Records(tuple(row for part in parts for row in part.rows), np.concatenate(curves))
 
 
 def write(folder: Path, records: Records) -> None:

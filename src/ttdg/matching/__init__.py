@@ -16,7 +16,8 @@ from ttdg.matching.directions import (
 from ttdg.matching.losses import fenchel_young, matching_loss, ridge_loss, ridge_universe, universe_loss
 from ttdg.matching.multigraph import Matches, cosine_affinity, graph_batch, match
 from ttdg.matching.rounding import round_matching
-from ttdg.matching.sinkhorn import FORBIDDEN, sinkhorn, sinkhorn_log
+from ttdg.matching.scaling import FORBIDDEN
+from ttdg.matching.sinkhorn import sinkhorn, sinkhorn_log
 from ttdg.matching.solver import Solution, annealing, solve
 from ttdg.matching.spectral import spectral_scores, spectral_start
 from ttdg.matching.universe import (

@@ -8,7 +8,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ttdg.errors import UserError, near_miss
-from ttdg.matching.sinkhorn import FORBIDDEN, sinkhorn
+from ttdg.matching.scaling import FORBIDDEN
+from ttdg.matching.sinkhorn import sinkhorn
 from ttdg.matching.universe import assign, pairs, universe_scores
 
 

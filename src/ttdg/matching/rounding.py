@@ -5,7 +5,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ttdg.matching.sinkhorn import FORBIDDEN
+from ttdg.matching.scaling import FORBIDDEN
 
 Array = np.ndarray
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from ttdg.matching.implicit import FixedPoint
 from ttdg.matching.scaling import FORBIDDEN, scale
 
+
 def sinkhorn(
     scores: Float[Tensor, "*batch n d"],
     row_mass: Float[Tensor, "*batch n"],
@@ -37,12 +38,11 @@ def sinkhorn(
     the tolerance was not met, the gradient is that of the sweeps themselves, as with "unrolled".
     """
     with torch.autocast(scores.device.type, enabled=False):
-        S, a, b = balance(scores, row_mass, col_mass)
-        if S.requires_grad and torch.is_grad_enabled() and backward == "implicit":
-            P = _fixed_point(S, a, b, tau, tolerance, max_sweeps)
-        else:
-            P, _ = scale(S, a, b, tau, tolerance, max_sweeps)
-        return _crop(P, scores.shape)
+        problem = balance(scores, row_mass, col_mass)
+        n, d = scores.shape[-2:]
+        if problem[0].requires_grad and torch.is_grad_enabled() and backward == "implicit":
+            return _fixed_point(*problem, tau, tolerance, max_sweeps)[:, :n, :d].reshape(scores.shape)
+        return scale(*problem, tau, tolerance, max_sweeps).plan(n, d).view(scores.shape)
 
 
 def sinkhorn_log(
@@ -62,7 +62,7 @@ def sinkhorn_log(
     for _ in range(sweeps):
         g = log_b - (L + f).logsumexp(1, keepdim=True)
         f = log_a - (L + g).logsumexp(2, keepdim=True)
-    return _crop((L + f + g).exp(), scores.shape)
+    return (L + f + g).exp()[:, : scores.shape[-2], : scores.shape[-1]].reshape(scores.shape)
 
 
 def balance(
@@ -79,23 +79,43 @@ def balance(
     Where nothing has mass, one unit goes from slack to slack: then no sum ever vanishes.
     """
     *batch, n, d = scores.shape
-    flat = math.prod(batch)
     with torch.no_grad():
-        S = _pad(scores.reshape(flat, n, d), FORBIDDEN, dims=2).nan_to_num_(nan=FORBIDDEN)
-        a = _pad(row_mass.reshape(flat, n), 0.0, dims=1).to(S.dtype)
-        b = _pad(col_mass.reshape(flat, d), 0.0, dims=1).to(S.dtype)
-        S = S.clamp_(max=_ceiling(a > 0)[:, :, None]).clamp_(max=_ceiling(b > 0)[:, None, :])
-        best = S.amax(2)
-        a, b = a * (best > FORBIDDEN / 2), b * (S.amax(1) > FORBIDDEN / 2)
-        spare, idle = (b.sum(1) - a.sum(1))[:, None], (b.sum(1) == 0)[:, None]
-        S[:, n, :d] = _ceiling(spare > 0).clamp(max=0.0)
-        lowest = torch.where(a > 0, best, 0.0).amin(1, keepdim=True)
-        S[:, :, d] = _ceiling((a > 0) & (spare < 0)).minimum(lowest)
-        S[:, n, d:] = _ceiling(idle).clamp(max=0.0)
-        a[:, n : n + 1], b[:, d : d + 1] = spare.clamp(min=0) + idle, (-spare).clamp(min=0) + idle
+        S = _pad(scores.reshape(math.prod(batch), n, d), FORBIDDEN, dims=2)
+        a = _pad(row_mass.reshape(len(S), n), 0.0, dims=1).to(S.dtype)
+        b = _pad(col_mass.reshape(len(S), d), 0.0, dims=1).to(S.dtype)
+        if not _complete(scores, row_mass, col_mass):
+            a, b = _clear_absent(S, a, b)
+        _add_slack(S, a, b, n, d)
     if scores.requires_grad:
         S = _Padded.apply(scores, S)  # type: ignore[no-untyped-call]
     return S, a, b
+
+
+def _complete(scores: Tensor, row_mass: Tensor, col_mass: Tensor) -> bool:
+    """Whether nothing is absent or forbidden, as is common and quickly seen."""
+    if 0 in scores.shape:
+        return False
+    return bool((scores.amin() > FORBIDDEN / 2) & (row_mass.amin() > 0) & (col_mass.amin() > 0))
+
+
+def _clear_absent(S: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Forbid, in S itself, what has no mass; take the mass of what may be matched to nothing."""
+    S.nan_to_num_(nan=FORBIDDEN)
+    S.clamp_(max=torch.where(a > 0, math.inf, FORBIDDEN)[:, :, None])
+    S.clamp_(max=torch.where(b > 0, math.inf, FORBIDDEN)[:, None, :])
+    return a * (S.amax(2) > FORBIDDEN / 2), b * (S.amax(1) > FORBIDDEN / 2)
+
+
+def _add_slack(S: Tensor, a: Tensor, b: Tensor, n: int, d: int) -> None:
+    """Fill row n or column d, in place, with the difference in mass."""
+    total = b.sum(1, keepdim=True)
+    spare, idle = total - a.sum(1, keepdim=True), total == 0
+    a[:, n : n + 1], b[:, d : d + 1] = spare.clamp(min=0) + idle, (-spare).clamp(min=0) + idle
+    S[:, n, :d] = torch.where(spare > 0, 0.0, FORBIDDEN)
+    S[:, n, d:] = torch.where(idle, 0.0, FORBIDDEN)
+    if bool((spare < 0).any()):
+        lowest = S.amax(2).where(a > 0, 0.0).amin(1, keepdim=True)
+        S[:, :, d] = torch.where((a > 0) & (spare < 0), lowest, S[:, :, d])
 
 
 class _Padded(torch.autograd.Function):
@@ -109,7 +129,8 @@ class _Padded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None]:
-        return _crop(G, ctx.shape).to(ctx.dtype), None
+        *_, n, d = ctx.shape
+        return G[:, :n, :d].reshape(ctx.shape).to(ctx.dtype), None
 
 
 def _pad(x: Tensor, value: float, dims: int) -> Tensor:
@@ -119,22 +140,14 @@ def _pad(x: Tensor, value: float, dims: int) -> Tensor:
     return torch.nn.functional.pad(x.to(torch.promote_types(x.dtype, torch.float32)), widths, value=value)
 
 
-def _ceiling(possible: Tensor) -> Tensor:
-    """How high a score may be."""
-    return torch.where(possible, math.inf, FORBIDDEN)
-
-
 def _fixed_point(S: Tensor, a: Tensor, b: Tensor, tau: float, tolerance: float, max_sweeps: int) -> Tensor:
+    """The whole balanced plan: slack has a part in the gradient."""
     with torch.no_grad():
-        P, error = scale(S, a, b, tau, tolerance, max_sweeps)
-    if tolerance > 0 and error <= tolerance:
+        converged = scale(S, a, b, tau, tolerance, max_sweeps)
+    if tolerance > 0 and converged.error <= tolerance:
+        P = converged.plan(*S.shape[1:])
         return FixedPoint.apply(S, P, tau)  # type: ignore[no-untyped-call]
-    P, _ = scale(S, a, b, tau, tolerance, max_sweeps)
-    return P
-
-
-def _crop(P: Tensor, shape: torch.Size) -> Tensor:
-    return P[:, : shape[-2], : shape[-1]].reshape(shape)
+    return scale(S, a, b, tau, tolerance, max_sweeps).plan(*S.shape[1:])
 
 
 def _log(mass: Tensor) -> Tensor:

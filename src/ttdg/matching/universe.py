@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ttdg.matching.sinkhorn import FORBIDDEN, sinkhorn
+from ttdg.matching.scaling import FORBIDDEN
+from ttdg.matching.sinkhorn import sinkhorn
 
 
 def assign(
@@ -27,7 +28,8 @@ def assign(
     must be matched: what a row lacks to 1 is its probability of being an outlier.
     """
     a = row_mask.to(scores.dtype)
-    b = torch.ones_like(scores[..., 0, :]) if col_mask is None else col_mask.to(scores.dtype)
+    everywhere = scores.new_ones(*scores.shape[:-2], scores.shape[-1])
+    b = everywhere if col_mask is None else col_mask.to(scores.dtype)
     if outlier_score is not None:
         scores, a, b = _with_dustbin(scores, a, b, outlier_score)
     P = sinkhorn(scores, a, b, tau, tolerance=tolerance, max_sweeps=max_sweeps, backward=backward)

@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ttdg.metrics.chunks import one_thread
 from ttdg.metrics.histogram import histogram
 
 EPSILON = torch.finfo(torch.float64).eps
@@ -25,6 +26,7 @@ def max_alignment(curves: Float[Tensor, "b r 256"]) -> Float[Tensor, "r"]:
     return curves.mean(0).amax(-1)
 
 
+@one_thread()
 def alignment_of(counts: Int[Tensor, "b r 2 511"]) -> Float[Tensor, "b r 256"]:
     """The curve from the pixels' histogram."""
     above = counts.flip(-1).cumsum(-1).flip(-1)[..., ::2]  # pixels with p >= k/255

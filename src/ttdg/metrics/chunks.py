@@ -1,11 +1,12 @@
-"""Pixel-wise work a few images at a time: memory stays bounded, and on a CPU the cache holds it."""
+"""How to go through pixels: a few images at a time, in one thread, summing exactly enough."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-CACHE_PIXELS = 2**17  # a CPU core: memory beyond its cache costs more than the arithmetic on it
+CACHE_PIXELS = 2**17  # on a CPU, memory beyond the cache costs more than the arithmetic on it
 DEVICE_PIXELS = 2**25  # 256 MiB for one float64 map
 
 
@@ -13,10 +14,20 @@ def slices(*tensors: Tensor, pixels: int | None = None) -> Iterator[tuple[Tensor
     """Slices of the first axis, which the tensors share; an item of it stands for so many pixels."""
     if pixels is None:
         pixels = tensors[0].shape[1:].numel()
-    on_cpu = tensors[0].device.type == "cpu"
-    budget = CACHE_PIXELS * torch.get_num_threads() if on_cpu else DEVICE_PIXELS
+    budget = CACHE_PIXELS if tensors[0].device.type == "cpu" else DEVICE_PIXELS
     items = max(1, budget // max(1, pixels))
     return zip(*(torch.split(tensor, items) for tensor in tensors), strict=True)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Many short steps: on a busy CPU, each would wait milliseconds until all threads are running."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def summing_dtype(device: torch.device) -> torch.dtype:

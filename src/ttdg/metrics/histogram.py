@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from ttdg.metrics.chunks import slices
+from ttdg.metrics.chunks import one_thread, slices
 
 STEPS = 510
 """Bin i holds i/510 <= p < (i+1)/510, so that the bins meet at every k/255 (E_φ) and at 1/2 (Dice)."""
@@ -15,6 +15,7 @@ HALF = STEPS // 2
 LANES = 4  # neighbours count into different tables: adding to one counter again and again stalls a CPU
 
 
+@one_thread()
 def histogram(
     probabilities: Float[Tensor, "b r h w"], truth: Bool[Tensor, "b r h w"]
 ) -> Int[Tensor, "b r 2 511"]:

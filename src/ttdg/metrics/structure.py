@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ttdg.metrics.chunks import one_thread
 from ttdg.metrics.moments import Moments, class_moments
 from ttdg.metrics.quadrants import Quadrants, around_centroid, is_constant
 
@@ -17,6 +18,7 @@ def structure(
     return similarity(probabilities, truth).clamp(min=0)
 
 
+@one_thread()
 def similarity(
     probabilities: Float[Tensor, "b r h w"],
     truth: Bool[Tensor, "b r h w"],
@@ -25,7 +27,7 @@ def similarity(
 ) -> Float[Tensor, "b r"]:
     """S_α before it is clipped at 0."""
     p, g = probabilities.detach().flatten(0, 1), truth.flatten(0, 1)
-    with torch.autocast(p.device.type, enabled=False):  # it would sum pixels in half precision
+    with torch.autocast(p.device.type, enabled=False):  # it would sum in half precision
         quadrants = around_centroid(g)
         moments = class_moments(p, g, quadrants)
     whole = moments.united(2, 3)

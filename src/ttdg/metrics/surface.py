@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ttdg.metrics.chunks import slices
+from ttdg.metrics.chunks import one_thread, slices
 from ttdg.metrics.distance import distances, pooled
 
 
@@ -48,6 +48,7 @@ def assd(
     return surface_scores(prediction, truth, spacing).assd
 
 
+@one_thread()
 def surface_scores(
     prediction: Bool[Tensor, "b r h w"],
     truth: Bool[Tensor, "b r h w"],

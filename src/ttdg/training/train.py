@@ -109,14 +109,14 @@ def _set_up(fabric: Any, network: Segmenter, recipe: Recipe) -> tuple[Any, Any]:
         synchronise(network, fabric.device.type == "cuda")
     if fabric.device.type == "cuda":
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return fabric.setup(network, _optimiser(recipe, network))
+    return fabric.setup(network, _optimiser(recipe, network, fused=fabric.device.type == "cuda"))
 
 
-def _optimiser(recipe: Recipe, network: nn.Module) -> torch.optim.Optimizer:
+def _optimiser(recipe: Recipe, network: nn.Module, fused: bool) -> torch.optim.Optimizer:
     parameters, decay = network.parameters(), recipe.weight_decay
     if recipe.optimiser == "sgd":
-        return torch.optim.SGD(parameters, lr=recipe.lr, momentum=recipe.momentum, weight_decay=decay)
-    return torch.optim.AdamW(parameters, lr=recipe.lr, weight_decay=decay)
+        return torch.optim.SGD(parameters, recipe.lr, recipe.momentum, weight_decay=decay, fused=fused)
+    return torch.optim.AdamW(parameters, recipe.lr, weight_decay=decay, fused=fused)
 
 
 def _part(recipe: Recipe, fabric: Any) -> slice:

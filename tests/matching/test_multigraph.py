@@ -1,0 +1,101 @@
+"""The front door: exact on clean graphs, better than the peer on noisy ones, and clear about wrong input."""
+
+import pygmtools
+import pytest
+import torch
+from torch import Tensor
+
+from ttdg.errors import UserError
+from ttdg.matching import cycle_violation, graph_batch, match
+from ttdg.types import GraphBatch
+
+METHODS = ["ga", "hippi", "spectral", "pairwise"]
+
+
+def recall(found: Tensor, true: Tensor) -> float:
+    other = ~torch.eye(len(true)).bool()
+    return float(found[other][true[other] == 1].mean())
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("sizes", [[7, 7, 7], [7, 5, 6, 6]])
+def test_clean_graphs_are_matched_exactly(plant, method, sizes):
+    if method == "hippi" and sizes != [7, 7, 7]:
+        pytest.skip("edges alone do not determine partial matches")
+    planted = plant(0, sizes, 7)
+    matches = match(planted.graphs, universe_size=7, method=method)
+    if method == "pairwise" and sizes != [7, 7, 7]:
+        assert recall(matches.pairs, planted.pairs) == 1  # the smaller graph is matched whole, true or not
+    else:
+        assert torch.equal(matches.pairs, planted.pairs)
+
+
+@pytest.mark.parametrize("method", ["ga", "hippi", "spectral"])
+def test_matches_agree_round_every_cycle(plant, method):
+    planted = plant(1, [7, 5, 6, 6], 8, edge_noise=0.2, node_noise=1.5)
+    assert cycle_violation(match(planted.graphs, universe_size=8, method=method).pairs) <= 0
+
+
+def test_matching_pair_by_pair_need_not_agree_and_says_so_by_having_no_universe(plant):
+    planted = plant(1, [7, 7, 7, 7], 7, node_noise=1.5)
+    matches = match(planted.graphs, universe_size=7, method="pairwise")
+    assert matches.universe is None
+    assert cycle_violation(matches.pairs) == 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_renaming_nodes_and_graphs_renames_the_matches(plant, method):
+    planted = plant(2, [6, 6, 6], 6, edge_noise=0.05, node_noise=0.3)
+    nodes, graphs = torch.tensor([5, 0, 3, 1, 4, 2]), torch.tensor([1, 2, 0])
+    old = planted.graphs
+    new = GraphBatch(
+        old.nodes[graphs][:, nodes], old.edges[graphs][:, nodes][:, :, nodes], old.labels, old.mask
+    )
+    expected = match(old, universe_size=6, method=method).pairs[graphs][:, graphs][:, :, nodes][:, :, :, nodes]
+    assert torch.equal(match(new, universe_size=6, method=method).pairs, expected)
+
+
+@pytest.mark.parametrize("sizes", [[10, 10, 10, 10], [8, 8, 8, 8]])
+def test_recall_under_noise_is_not_below_pygmtools_at_its_better_schedule(plant, sizes):
+    ours, theirs = [], []
+    for seed in range(5):
+        planted = plant(seed, sizes, 10, edge_noise=0.1, node_noise=0.8)
+        graphs = planted.graphs
+        ours.append(recall(match(graphs, universe_size=10).pairs, planted.pairs))
+        unit = torch.nn.functional.normalize(graphs.nodes, dim=2)
+        affinity = torch.einsum("inh,jph->ijnp", unit, unit)
+        torch.manual_seed(seed)
+        found = pygmtools.gamgm(
+            graphs.edges, affinity, graphs.mask.sum(1), 10, param_lambda=0.1,
+            sk_init_tau=0.1, sk_min_tau=0.006, sk_gamma=0.5, max_iter=50, backend="pytorch",
+        )  # fmt: skip
+        X = torch.stack([torch.stack([found[i, j] for j in range(4)]) for i in range(4)])
+        theirs.append(recall(X, planted.pairs))
+    assert sum(ours) >= sum(theirs) - 5 * 0.02
+    assert sum(ours) / 5 > 0.8
+
+
+def test_empty_and_single_node_graphs_are_matched_to_what_there_is(plant):
+    planted = plant(3, [5, 0, 1], 6)
+    matches = match(planted.graphs, universe_size=6)
+    assert matches.pairs.isfinite().all()
+    assert (matches.pairs[1] == 0).all()
+    assert torch.equal(matches.universe.sum(2), planted.graphs.mask.double())
+
+
+def test_more_nodes_than_universe_points_leaves_some_unmatched(plant):
+    planted = plant(4, [6, 6], 6)
+    assert torch.equal(match(planted.graphs, universe_size=4).universe.sum((1, 2)), torch.tensor([4.0, 4.0]).double())
+
+
+def test_graphs_of_unequal_sizes_become_one_padded_batch():
+    batch = graph_batch([(torch.ones(3, 2), torch.ones(3, 3)), (torch.ones(1, 2), torch.ones(1, 1))])
+    assert torch.equal(batch.mask, torch.tensor([[1, 1, 1], [1, 0, 0]]).bool())
+    assert torch.equal(batch.edges[0], 1 - torch.eye(3))
+    assert (batch.edges[1] == 0).all()
+    assert (batch.nodes[1, 1:] == 0).all()
+
+
+def test_an_unknown_method_is_answered_with_the_known_ones(plant):
+    with pytest.raises(UserError, match=r"did you mean 'hippi'.*known: ga, hippi, pairwise, spectral"):
+        match(plant(0, [3, 3], 3).graphs, universe_size=3, method="hipi")
