@@ -75,13 +75,18 @@ def training_step(network: torch.nn.Module, images: torch.Tensor) -> Callable[[]
     return step
 
 
-def methods_table(network: Segmenter, images: torch.Tensor, repeats: int, device: str) -> dict[str, dict[str, float]]:
+def methods_table(
+    network: Segmenter, images: torch.Tensor, repeats: int, device: str
+) -> dict[str, dict[str, float]]:
     """ms a batch for every method, interleaved with `source` so that a drifting clock meets both alike."""
     rows = {}
     source = adapt(network, "source")
     for name in METHODS:
         adapter = adapt(network, name)
-        base, own = seconds(lambda: source(images), repeats, device), seconds(lambda a=adapter: a(images), repeats, device)
+        base, own = (
+            seconds(lambda: source(images), repeats, device),
+            seconds(lambda a=adapter: a(images), repeats, device),
+        )
         rows[name] = {"ms": 1000 * own, "ratio": own / base}
         if device == "cuda":
             rows[name]["peak_mb"] = peak_memory(lambda a=adapter: a(images)) / 2**20
@@ -146,7 +151,9 @@ def resident_growth(model: Model, folder: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--encoder", default="resnet50")
     parser.add_argument("--size", type=int, default=256)
@@ -177,7 +184,9 @@ def main() -> None:
         results["resident_growth_mb"] = resident_growth(model, folder)
         if device == "cuda":
             results["training_images_per_second"] = {
-                f"batch {batch}": training_speed(folder, benchmark, Recipe(options.encoder, batch=batch, steps=300), device)
+                f"batch {batch}": training_speed(
+                    folder, benchmark, Recipe(options.encoder, batch=batch, steps=300), device
+                )
                 for batch in (8, 16, 32)
             }
     report(results)
@@ -186,7 +195,9 @@ def main() -> None:
 
 
 def report(results: dict) -> None:
-    table = Table(title=f"{results['device']}, {results['encoder']}, {results['size']}², batch {results['batch']}")
+    table = Table(
+        title=f"{results['device']}, {results['encoder']}, {results['size']}², batch {results['batch']}"
+    )
     for name in ("method", "ms/batch", "× source", "peak MB", "site images/s"):
         table.add_column(name, justify="left" if name == "method" else "right")
     for name, row in results["methods"].items():
@@ -195,11 +206,18 @@ def report(results: dict) -> None:
         table.add_row(name, f"{row['ms']:.2f}", f"{row['ratio']:.2f}", peak, site)
     console = Console(width=120)
     console.print(table)
-    for name in ("training_step_peak_mb", "per_image_seconds", "training_images_per_second", "resident_growth_mb"):
+    for name in (
+        "training_step_peak_mb",
+        "per_image_seconds",
+        "training_images_per_second",
+        "resident_growth_mb",
+    ):
         if name in results:
             console.print(f"{name}: {results[name]}")
     parts = results["per_image_seconds"]
-    console.print(f"reading + scoring: {(parts['reading'] + parts['scoring']) / parts['source']:.1%} of source's time")
+    console.print(
+        f"reading + scoring: {(parts['reading'] + parts['scoring']) / parts['source']:.1%} of source's time"
+    )
 
 
 if __name__ == "__main__":

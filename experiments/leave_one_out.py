@@ -47,7 +47,9 @@ class Job:
     @property
     def folder(self) -> str:
         seed = dict(self.recipe)["seed"]
-        return f"{self.benchmark}-without-{self.target}-seed{seed}-{self.name}".replace(" ", "").replace(",", "_")
+        return f"{self.benchmark}-without-{self.target}-seed{seed}-{self.name}".replace(" ", "").replace(
+            ",", "_"
+        )
 
 
 def run(job: Job, data: Path, work: Path, device: str) -> tuple[Job, list[dict], dict]:
@@ -100,7 +102,11 @@ def summary(info: dict, label: str, done: Path) -> list[dict]:
     records, rows = read(done / label), []
     for region in records.values("region"):
         part = records.where(region=region)
-        scores = {"dice": part.mean("dice"), "alignment": part.max_alignment(), "structure": part.mean("structure")}
+        scores = {
+            "dice": part.mean("dice"),
+            "alignment": part.max_alignment(),
+            "structure": part.mean("structure"),
+        }
         keep = {name: info[name] for name in ("benchmark", "target", "seed")}
         row = keep | {"method": label, "region": region, "images": len(part.rows)}
         row |= {name: 100 * value for name, value in scores.items()}
@@ -122,7 +128,10 @@ def run_all(jobs, data, work, device, workers, out, name):
                 dice[row["method"]] += row["dice"] / sum(r["method"] == row["method"] for r in part)
             scores = {k: round(v, 1) for k, v in dice.items()}
             held = {k[18:]: round(100 * v, 1) for k, v in info.items() if k.startswith("source validation")}
-            print(f"{job.folder}: {info['all seconds']:.0f} s, source validation {held}, target {scores}", flush=True)
+            print(
+                f"{job.folder}: {info['all seconds']:.0f} s, source validation {held}, target {scores}",
+                flush=True,
+            )
             write_csv(out / f"{name}-models.csv", infos)
             write_csv(out / f"{name}.csv", rows)
     return rows, infos
@@ -135,7 +144,9 @@ def write_csv(path: Path, rows: list[dict]) -> None:
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()
-        writer.writerows([{k: f"{v:.4f}" if isinstance(v, float) else v for k, v in row.items()} for row in rows])
+        writer.writerows(
+            [{k: f"{v:.4f}" if isinstance(v, float) else v for k, v in row.items()} for row in rows]
+        )
 
 
 def choose(infos: list[dict]) -> str:
@@ -148,7 +159,9 @@ def choose(infos: list[dict]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--weights", type=Path)
     parser.add_argument("--out", type=Path, required=True)
@@ -176,7 +189,9 @@ def main() -> None:
     if chosen is None:
         splits = [pair.split(":") for pair in options.pilot.split(",")]
         pilot = [Job(b, target, recipe(name, 0), name, False) for b, target in splits for name in PILOT]
-        _, infos = run_all(pilot, options.data, options.work, options.device, options.workers, options.out, "pilot")
+        _, infos = run_all(
+            pilot, options.data, options.work, options.device, options.workers, options.out, "pilot"
+        )
         chosen = choose(infos)
         print(f"chosen on held-out source images: {chosen}", flush=True)
     jobs = [

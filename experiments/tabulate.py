@@ -1,6 +1,6 @@
 """Markdown tables from the csv files of `leave_one_out.py`: mean ± standard deviation over seeds.
 
-    python experiments/tabulate.py docs/results/leave-one-out.csv
+python experiments/tabulate.py docs/results/leave-one-out.csv
 """
 
 import argparse
@@ -32,7 +32,9 @@ def table(rows: list[dict], score: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", type=Path)
     rows = list(csv.DictReader(parser.parse_args().file.open()))
     for benchmark in dict.fromkeys(row["benchmark"] for row in rows):

@@ -50,4 +50,6 @@ def disc_model(discs):
     """An untrained network with its card: enough for everything but good scores."""
     torch.manual_seed(0)
     network = Segmenter(NetworkSpec(labels=2, encoder="light")).eval()
-    return Model(network, ModelCard(network.spec, load_benchmark(None, discs), {"east": {"cases": 10}}, sha256="0"))
+    return Model(
+        network, ModelCard(network.spec, load_benchmark(None, discs), {"east": {"cases": 10}}, sha256="0")
+    )

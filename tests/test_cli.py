@@ -55,7 +55,19 @@ def test_evaluate_writes_records_and_prints_a_table(model, discs, tmp_path):
 
 
 def test_settings_reach_the_method_and_wrong_ones_are_named(model, discs):
-    common = ("evaluate", "-m", model, "-d", discs, "--site", "west", "--method", "alpha-bn", "--device", "cpu")
+    common = (
+        "evaluate",
+        "-m",
+        model,
+        "-d",
+        discs,
+        "--site",
+        "west",
+        "--method",
+        "alpha-bn",
+        "--device",
+        "cpu",
+    )
     assert run(*common, "--set", "alpha=0.5").exit_code == 0
     assert "between 0 and 1" in str(run(*common, "--set", "alpha=7").exception)
     assert "did you mean 'alpha'" in str(run(*common, "--set", "alhpa=0.5").exception)
@@ -76,7 +88,9 @@ def test_an_unknown_site_is_answered_with_the_known_ones(model, discs):
 
 
 def test_predict_ends_with_the_manifest_and_says_what_was_set_aside(model, discs, tmp_path):
-    result = run("predict", "-m", model, "-i", discs / "west" / "images", "-o", tmp_path / "out", "--device", "cpu")
+    result = run(
+        "predict", "-m", model, "-i", discs / "west" / "images", "-o", tmp_path / "out", "--device", "cpu"
+    )
     assert result.exit_code == 0, result.output
     assert "10 segmented, 0 kept" in result.output
 

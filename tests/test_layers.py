@@ -28,14 +28,19 @@ def imported(path: Path) -> set[str]:
         names = []
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: absolute imports only"
-            names = [f"{node.module}.{alias.name}" if node.module == "ttdg" else node.module or "" for alias in node.names]
+            names = [
+                f"{node.module}.{alias.name}" if node.module == "ttdg" else node.module or ""
+                for alias in node.names
+            ]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         parts |= {name.split(".")[1] for name in names if name.startswith("ttdg.")}
     return parts & LEVEL.keys()
 
 
-FILES = [path for path in SRC.rglob("*.py") if path.relative_to(SRC).parts[0] not in ("__init__.py", "__main__.py")]
+FILES = [
+    path for path in SRC.rglob("*.py") if path.relative_to(SRC).parts[0] not in ("__init__.py", "__main__.py")
+]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))

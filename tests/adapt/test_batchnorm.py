@@ -56,14 +56,18 @@ def test_mixed_statistics_are_the_formula(rho):
     mean = (1 - rho) * layer.running_mean + rho * X.mean((0, 2, 3))
     var = (1 - rho) * layer.running_var + rho * X.var((0, 2, 3))
     shape = (1, -1, 1, 1)
-    expected = (X - mean.view(shape)) / (var.view(shape) + layer.eps).sqrt() * layer.weight.view(shape) + layer.bias.view(shape)
+    expected = (X - mean.view(shape)) / (var.view(shape) + layer.eps).sqrt() * layer.weight.view(
+        shape
+    ) + layer.bias.view(shape)
     assert torch.allclose(moded(layer, Mix(rho))(X), expected, atol=1e-10)
 
 
 def test_the_ends_of_the_mixture_are_source_and_batch():
     layer = a_layer()
     assert torch.equal(moded(layer, Mix(0.0))(X), moded(layer, EVAL)(X))
-    count = X.numel() / X.shape[1]  # the mixture's variance is unbiased, as running ones are; the batch's is not
+    count = (
+        X.numel() / X.shape[1]
+    )  # the mixture's variance is unbiased, as running ones are; the batch's is not
     scaled = moded(layer, BATCH)(X) - layer.bias.view(1, -1, 1, 1)
     mixed = moded(layer, Mix(1.0))(X) - layer.bias.view(1, -1, 1, 1)
     assert torch.allclose(mixed, scaled * ((count - 1) / count) ** 0.5, rtol=1e-5)
@@ -95,7 +99,10 @@ def test_names_and_copies_survive_a_mode():
 
 
 def test_one_and_three_dimensional_layers_mix_too():
-    for layer, x in ((nn.BatchNorm1d(4), torch.randn(32, 4)), (nn.BatchNorm3d(4), torch.randn(2, 4, 3, 3, 3))):
+    for layer, x in (
+        (nn.BatchNorm1d(4), torch.randn(32, 4)),
+        (nn.BatchNorm3d(4), torch.randn(2, 4, 3, 3, 3)),
+    ):
         batchnorm.use(layer, Mix(1.0))
         assert layer(x).transpose(0, 1).flatten(1).mean(1).abs().max() < 1e-5
 

@@ -98,7 +98,9 @@ def test_what_is_declared_moves_and_nothing_else(name):
     network = a_network()
     adapter = adapt(network, name)
     adapter(some_images())
-    moved = {k for k, v in adapter.network.state_dict().items() if not torch.equal(v, network.state_dict()[k])}
+    moved = {
+        k for k, v in adapter.network.state_dict().items() if not torch.equal(v, network.state_dict()[k])
+    }
     assert moved == {key for key in network.state_dict() if PARTS[METHODS[name].adapts](key)}
 
 
@@ -210,7 +212,9 @@ def test_episodic_answers_do_not_depend_on_the_order_of_batches(name):
 
 
 def test_the_package_is_also_the_verb():
-    assert torch.equal(ttdg.adapt(a_network(), "norm")(some_images()), adapt(a_network(), "norm")(some_images()))
+    assert torch.equal(
+        ttdg.adapt(a_network(), "norm")(some_images()), adapt(a_network(), "norm")(some_images())
+    )
 
 
 def test_wrong_names_are_answered_with_the_right_ones():
@@ -218,7 +222,7 @@ def test_wrong_names_are_answered_with_the_right_ones():
         adapt(a_network(), "tnet")
     with pytest.raises(UserError, match="has no option 'lrr'; did you mean 'lr'"):
         adapt(a_network(), "tent", lrr=1)
-    with pytest.raises(UserError, match="option lr of 'tent' is float, such as 0.0001, not 'fast'"):
+    with pytest.raises(UserError, match=r"option lr of 'tent' is float, such as 0\.0001, not 'fast'"):
         adapt(a_network(), "tent", lr="fast")
     with pytest.raises(UserError, match="option head of 'tent' is one of softmax, sigmoid, not 'linear'"):
         adapt(a_network(), "tent", head="linear")

@@ -21,7 +21,9 @@ def test_one_step_is_adam_on_the_entropy_of_batch_normalised_logits():
 
     gamma, beta = (p.detach().clone().requires_grad_() for p in (norm.weight, norm.bias))
     h = conv(x).detach()
-    h = (h - h.mean((0, 2, 3), keepdim=True)) / (h.var((0, 2, 3), correction=0, keepdim=True) + norm.eps).sqrt()
+    h = (h - h.mean((0, 2, 3), keepdim=True)) / (
+        h.var((0, 2, 3), correction=0, keepdim=True) + norm.eps
+    ).sqrt()
     p = head(h * gamma[:, None, None] + beta[:, None, None]).softmax(1)
     grads = torch.autograd.grad(-(p * p.log()).sum(1).mean(), (gamma, beta))
     for moved, start, grad in zip(adapter.parameters, (gamma, beta), grads, strict=True):
@@ -41,7 +43,9 @@ def test_the_answer_is_from_before_or_after_the_update(predict):
 
 def test_the_half_entropy_of_published_ports_is_available_by_name():
     network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 1))
-    assert adapt(network, "tent", head="sigmoid", entropy_form="half")(torch.randn(2, 3, 8, 8)).isfinite().all()
+    assert (
+        adapt(network, "tent", head="sigmoid", entropy_form="half")(torch.randn(2, 3, 8, 8)).isfinite().all()
+    )
     p = torch.sigmoid(torch.tensor([[-1.0]]))
     assert torch.allclose(half_entropy(torch.tensor([[-1.0]])), -p * p.log())
 

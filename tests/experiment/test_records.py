@@ -7,7 +7,9 @@ from ttdg.experiment.tables import render, summarise
 
 
 def a_record(case="a", region="disc", method="source", dice=0.5, site="east"):
-    return Record(site, case, region, method, "online", 4, 0, dice, 0.7, 0.6, float("nan"), float("nan"), 0.01)
+    return Record(
+        site, case, region, method, "online", 4, 0, dice, 0.7, 0.6, float("nan"), float("nan"), 0.01
+    )
 
 
 def some():

@@ -23,7 +23,9 @@ class Planted:
 def plant():
     """Graphs cut from one hidden universe graph, each in its own order, with noise on edges and nodes."""
 
-    def make(seed: int, sizes: list[int], d: int, edge_noise: float = 0.0, node_noise: float = 0.0) -> Planted:
+    def make(
+        seed: int, sizes: list[int], d: int, edge_noise: float = 0.0, node_noise: float = 0.0
+    ) -> Planted:
         draw = torch.Generator().manual_seed(seed)
         points = torch.randn(d, 8, generator=draw, dtype=torch.float64)
         weights = torch.rand(d, d, generator=draw, dtype=torch.float64)

@@ -21,7 +21,8 @@ def test_no_matching_scores_higher(n, d, seed):
     U = round_matching(S, torch.ones(1, n).bool())
     small, large = (S[0], d) if n <= d else (S[0].T, n)
     best = max(
-        sum(float(small[row, col]) for row, col in enumerate(order)) for order in permutations(range(large), min(n, d))
+        sum(float(small[row, col]) for row, col in enumerate(order))
+        for order in permutations(range(large), min(n, d))
     )
     assert float((U * S).sum()) == pytest.approx(best)
     assert (U.sum(1) <= 1).all()

@@ -98,7 +98,7 @@ def test_permuting_rows_and_columns_permutes_the_plan(problem, random):
 
 @pytest.mark.parametrize("backward", ["unrolled", "implicit"])
 def test_padding_is_inert_in_value_and_gradient_even_when_it_is_not_a_number(backward):
-    scores, a, b = full(1, 4, 6)
+    scores, _a, _b = full(1, 4, 6)
     padded = torch.full((1, 7, 9), torch.nan, dtype=torch.float64)
     padded[:, :4, :6] = scores
     weights = torch.randn(1, 7, 9, generator=torch.Generator().manual_seed(0)).double()

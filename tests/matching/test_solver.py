@@ -1,5 +1,6 @@
 """The one iteration: it recovers planted matchings, climbs its Lyapunov function, and stops when at rest."""
 
+import itertools
 from functools import partial
 
 import pytest
@@ -52,7 +53,7 @@ def test_hippi_climbs_its_objective_plus_four_tau_entropy(seed, tau):
     for _ in range(5):
         values.append(float((U * edge_direction(edges, U)).sum() + 4 * tau * entropy(U)))
         U = exactly(edge_direction(edges, U), mask, tau=tau)
-    assert all(later >= earlier - 1e-7 for earlier, later in zip(values, values[1:], strict=False))
+    assert all(later >= earlier - 1e-7 for earlier, later in itertools.pairwise(values))
     assert values[-1] > values[0] + 1e-6
 
 
@@ -73,7 +74,9 @@ def test_with_exact_projection_and_positive_semidefinite_edges_hippi_never_loses
 def test_consistent_affinities_are_recovered_exactly_from_a_rough_start(plant):
     planted = plant(0, [6, 5, 6, 3], 6)
     mask, M = planted.graphs.mask, planted.pairs
-    U = solve(lambda U: qap_direction(planted.graphs.edges, M, U, edge_weight=0.0), spectral_start(M, mask, 6), mask)
+    U = solve(
+        lambda U: qap_direction(planted.graphs.edges, M, U, edge_weight=0.0), spectral_start(M, mask, 6), mask
+    )
     assert torch.equal(pairwise(round_matching(U.matching, mask)), M)
 
 
@@ -105,7 +108,9 @@ def test_renaming_nodes_graphs_and_universe_points_renames_the_matching(ragged):
         U[graphs][:, nodes][:, :, points],
         mask,
     )
-    assert torch.allclose(renamed, four_steps(edges, affinity, U, mask)[graphs][:, nodes][:, :, points], atol=1e-10)
+    assert torch.allclose(
+        renamed, four_steps(edges, affinity, U, mask)[graphs][:, nodes][:, :, points], atol=1e-10
+    )
 
 
 def test_padding_changes_no_step(ragged):
@@ -151,9 +156,11 @@ def test_annealing_ends_at_the_last_temperature_above_the_stop():
 
 
 def test_the_objective_is_that_of_the_returned_matching(ragged):
-    edges, affinity, U, mask = problem(ragged, [5, 4])
+    edges, _affinity, U, mask = problem(ragged, [5, 4])
     solution = solve(partial(edge_direction, edges), U, mask, max_iterations=3)
-    assert torch.isclose(solution.objective, (solution.matching * edge_direction(edges, solution.matching)).sum())
+    assert torch.isclose(
+        solution.objective, (solution.matching * edge_direction(edges, solution.matching)).sum()
+    )
     chosen = solve(partial(edge_direction, edges), U, mask, max_iterations=3, objective=lambda U: U.sum())
     assert torch.isclose(chosen.objective, torch.tensor(9.0).double())
 
@@ -171,7 +178,9 @@ def test_in_a_typed_universe_classes_stay_apart_through_every_step(ragged):
     edges, affinity, _, mask = ragged(4, [5, 4, 5], 6)
     labels = torch.randint(1, 3, mask.shape, generator=torch.Generator().manual_seed(0)) * mask
     allowed = same_class(labels, torch.tensor([1] * 5 + [2] * 5))
-    start = sinkhorn(forbid(torch.zeros(3, 5, 10).double(), allowed), mask.double(), torch.ones(3, 10).double(), 1.0)
+    start = sinkhorn(
+        forbid(torch.zeros(3, 5, 10).double(), allowed), mask.double(), torch.ones(3, 10).double(), 1.0
+    )
     direction = lambda U: forbid(qap_direction(edges, affinity, U), allowed)  # noqa: E731
     U = solve(direction, start, mask, tau=1.0, max_iterations=5).matching
     assert (U[~allowed] == 0).all()

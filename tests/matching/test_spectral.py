@@ -24,12 +24,16 @@ def test_a_universe_larger_than_all_nodes_together_leaves_its_rest_empty(plant):
 
 def test_the_start_is_a_soft_matching(plant):
     planted = plant(2, [5, 4], 6, node_noise=1.0)
-    U = spectral_start(soft_affinity(cosine_affinity(planted.graphs), planted.graphs.mask), planted.graphs.mask, 6)
+    U = spectral_start(
+        soft_affinity(cosine_affinity(planted.graphs), planted.graphs.mask), planted.graphs.mask, 6
+    )
     assert torch.allclose(U.sum(2), planted.graphs.mask.double(), atol=1e-6)
 
 
 def test_subspace_iteration_finds_the_space_of_the_top_eigenvectors():
-    basis = torch.linalg.qr(torch.randn(200, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)).Q
+    basis = torch.linalg.qr(
+        torch.randn(200, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    ).Q
     values = torch.cat([torch.full((10,), 5.0), torch.linspace(1, 0, 190)]).double()
     M = basis * values @ basis.T
     rows = _embedding(M, 10)

@@ -31,7 +31,9 @@ def test_the_light_network_is_a_few_megabytes():
 
 
 def test_grey_images_are_a_matter_of_the_spec():
-    assert Segmenter(NetworkSpec(labels=2, encoder="light", channels=1))(torch.randn(2, 1, 32, 32)).shape[1] == 2
+    assert (
+        Segmenter(NetworkSpec(labels=2, encoder="light", channels=1))(torch.randn(2, 1, 32, 32)).shape[1] == 2
+    )
 
 
 def test_resnet50_has_torchvision_names_and_shapes():
@@ -53,7 +55,10 @@ def test_encoder_weights_load_from_safetensors_and_from_plain_pickles(tmp_path):
 
 
 def test_weights_of_another_encoder_are_refused_in_words(tmp_path):
-    save_file(Segmenter(NetworkSpec(labels=2, encoder="resnet34")).unet.encoder.state_dict(), tmp_path / "a.safetensors")
+    save_file(
+        Segmenter(NetworkSpec(labels=2, encoder="resnet34")).unet.encoder.state_dict(),
+        tmp_path / "a.safetensors",
+    )
     with pytest.raises(UserError, match="does not fit encoder 'resnet18'"):
         load_encoder(Segmenter(NetworkSpec(labels=2, encoder="resnet18")), tmp_path / "a.safetensors")
 

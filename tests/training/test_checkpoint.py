@@ -27,7 +27,10 @@ def test_a_checkpoint_comes_back_as_it_was_saved(folder, disc_model):
 
 def test_changed_weights_are_refused(folder):
     state = load_file(folder / "model.safetensors")
-    save_file({name: value + 1 if value.is_floating_point() else value for name, value in state.items()}, folder / "model.safetensors")
+    save_file(
+        {name: value + 1 if value.is_floating_point() else value for name, value in state.items()},
+        folder / "model.safetensors",
+    )
     with pytest.raises(UserError, match="is not the file that"):
         load(folder)
 

@@ -35,4 +35,6 @@ def test_a_perfect_answer_costs_nothing_and_an_absent_label_little():
 
 
 def test_cross_entropy_of_a_uniform_answer_is_the_log_of_the_labels():
-    assert torch.isclose(cross_entropy(torch.zeros(1, 3, 4, 4), some(b=1)[1][:, :4, :4]), torch.tensor(3.0).log())
+    assert torch.isclose(
+        cross_entropy(torch.zeros(1, 3, 4, 4), some(b=1)[1][:, :4, :4]), torch.tensor(3.0).log()
+    )

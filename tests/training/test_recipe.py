@@ -29,4 +29,7 @@ def test_a_wrong_value_is_said_before_anything_is_trained(values, message):
 
 def test_the_stored_recipe_names_the_weights_not_their_folder(tmp_path):
     (tmp_path / "w.safetensors").touch()
-    assert Recipe(encoder_weights=str(tmp_path / "w.safetensors")).to_dict()["encoder_weights"] == "w.safetensors"
+    assert (
+        Recipe(encoder_weights=str(tmp_path / "w.safetensors")).to_dict()["encoder_weights"]
+        == "w.safetensors"
+    )

@@ -109,6 +109,13 @@ def command(discs, out, *more):
 def test_two_processes_train_the_model_one_process_does(discs, tmp_path):
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, *command(discs, tmp_path / "one")], check=True, env=env, timeout=300)
-    two = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *command(discs, tmp_path / "two")]
+    two = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        *command(discs, tmp_path / "two"),
+    ]
     subprocess.run([sys.executable, *two], check=True, env=env, timeout=300)
     assert_same(tmp_path / "one", tmp_path / "two", tolerance=2e-4)

@@ -44,11 +44,15 @@ def checked(method: str, name: str, value: Any) -> Any:
     hint = get_type_hints(METHODS[method].build)[name]
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
-            raise UserError(f"option {name} of {method!r} is one of {', '.join(get_args(hint))}, not {value!r}")
+            raise UserError(
+                f"option {name} of {method!r} is one of {', '.join(get_args(hint))}, not {value!r}"
+            )
     elif hint is float and type(value) is int:
         return float(value)
     elif isinstance(hint, type) and type(value) is not hint:
-        raise UserError(f"option {name} of {method!r} is {hint.__name__}, such as {known[name]!r}, not {value!r}")
+        raise UserError(
+            f"option {name} of {method!r} is {hint.__name__}, such as {known[name]!r}, not {value!r}"
+        )
     return value
 
 

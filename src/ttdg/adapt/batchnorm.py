@@ -81,12 +81,25 @@ def running(layer: _BatchNorm) -> tuple[Tensor, Tensor]:
 
 
 def normalise(
-    layer: _BatchNorm, x: Tensor, mean: Tensor | None, var: Tensor | None, training: bool = False, momentum: float = 0.0
+    layer: _BatchNorm,
+    x: Tensor,
+    mean: Tensor | None,
+    var: Tensor | None,
+    training: bool = False,
+    momentum: float = 0.0,
 ) -> Tensor:
     """γ(x−μ)/√(v+ε)+β with the given statistics, or with the batch's own while these are moved."""
     affine = layer._parameters
     return torch.batch_norm(
-        x, affine["weight"], affine["bias"], mean, var, training, momentum, layer.eps, torch.backends.cudnn.enabled
+        x,
+        affine["weight"],
+        affine["bias"],
+        mean,
+        var,
+        training,
+        momentum,
+        layer.eps,
+        torch.backends.cudnn.enabled,
     )
 
 
@@ -94,22 +107,27 @@ def too_few(x: Tensor) -> bool:
     return x.numel() // x.shape[1] < FEWEST
 
 
+def present(network: nn.Module) -> bool:
+    return any(isinstance(module, _BatchNorm) for module in network.modules())
+
+
 def layers(network: nn.Module) -> Iterator[_BatchNorm]:
     """Every BatchNorm layer; a network without any is an error, said in a sentence."""
-    found = [module for module in network.modules() if isinstance(module, _BatchNorm)]
-    if not found:
+    if not present(network):
         raise UserError(
             f"{type(network).__name__} has no BatchNorm layer, so there is nothing for this method to adapt; "
             "use method 'source' or one that adapts other parts"
         )
-    yield from found
+    yield from (module for module in network.modules() if isinstance(module, _BatchNorm))
 
 
 def use(network: nn.Module, mode: Mode) -> None:
     """Give every BatchNorm layer `mode`, in place, whatever `network.training` is now or later."""
     for layer in layers(network):
         if layer.running_mean is None and mode != BATCH:
-            raise UserError("this network's BatchNorm keeps no running statistics, so it has no source statistics to use")
+            raise UserError(
+                "this network's BatchNorm keeps no running statistics, so it has no source statistics to use"
+            )
         if not isinstance(layer, _Moded):
             layer.__class__ = _moded(type(layer))
         layer.mode = mode  # type: ignore[assignment]

@@ -7,7 +7,7 @@ from ttdg.adapt.adapter import Adapter, Fixed, Method
 
 
 def source(network: nn.Module) -> Adapter:
-    if any(isinstance(module, batchnorm._BatchNorm) for module in network.modules()):
+    if batchnorm.present(network):
         batchnorm.use(network, batchnorm.EVAL)
     return Fixed(network)
 

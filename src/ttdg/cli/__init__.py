@@ -11,6 +11,7 @@ app = typer.Typer(
     name="ttdg",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    add_completion=False,
     rich_markup_mode="rich",
     help="Adapt a segmentation model to a new hospital at test time, without labels, and measure what that does.",
 )

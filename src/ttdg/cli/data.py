@@ -44,9 +44,9 @@ def synth(
     Example: [bold]ttdg data synth hospitals --variant polyp --cases 50[/bold]
     """
     from ttdg.cli.progress import bar
-    from ttdg.data.synthetic import write_benchmark
+    from ttdg.data.synthetic import SITES, write_benchmark
 
-    with bar("drawing") as progress:
+    with bar("drawing", len(SITES) * cases) as progress:
         write_benchmark(out, variant, cases, size=size, seed=seed, progress=progress)
     typer.echo(f"{out}: try `ttdg data check {out}`")
 

@@ -7,7 +7,9 @@ import typer
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for data, table, picture and page.")] = Path("demo-out"),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder for data, table, picture and page.")
+    ] = Path("demo-out"),
     cases: Annotated[int, typer.Option(min=8, help="Images a hospital.")] = 48,
 ) -> None:
     """A model trained at four synthetic hospitals meets a fifth: table, picture and page in about a minute.
@@ -16,11 +18,13 @@ def demo(
     """
     from rich.console import Console
 
+    from ttdg.adapt import METHODS
     from ttdg.cli.progress import bar
+    from ttdg.data.synthetic import SITES
     from ttdg.experiment.demo import run
     from ttdg.experiment.tables import render, summarise
 
-    with bar("scoring") as progress:
+    with bar("scoring", len(SITES) * len(METHODS)) as progress:
         result = run(out, cases=cases, say=typer.echo, progress=progress)
     title = f"online, batch 8; the model never saw {result.target}"
     Console().print(render(summarise(result.records), title))

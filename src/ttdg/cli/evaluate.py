@@ -26,14 +26,27 @@ def evaluate(
     model: ModelOption = "demo",
     data: DataOption = None,
     benchmark: BenchmarkOption = None,
-    method: Annotated[list[str], typer.Option(help="source, norm, alpha-bn, tent, …; several times.")] = ["source"],  # noqa: B006
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="source, norm, alpha-bn, tent, …; several times. Default: source.", show_default=False
+        ),
+    ] = None,
     settings: SetOption = None,
     batch: BatchOption = 4,
-    stream: Annotated[str, typer.Option(help="online (reset per site) or episodic (reset per batch).")] = "online",
-    cases: Annotated[str, typer.Option(help="all images of the site, or only its held-out fifth: all, held-out.")] = "all",
-    shuffle: Annotated[int, typer.Option(help="Seed of the images' order; -1 keeps the order of names.")] = -1,
+    stream: Annotated[
+        str, typer.Option(help="online (reset per site) or episodic (reset per batch).")
+    ] = "online",
+    cases: Annotated[
+        str, typer.Option(help="all images of the site, or only its held-out fifth: all, held-out.")
+    ] = "all",
+    shuffle: Annotated[
+        int, typer.Option(help="Seed of the images' order; -1 keeps the order of names.")
+    ] = -1,
     surfaces: Annotated[bool, typer.Option(help="Also HD95 and ASSD.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for records.csv.", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for records.csv.", show_default=False)
+    ] = None,
     device: DeviceOption = "auto",
     workers: WorkersOption = None,
 ) -> None:
@@ -57,21 +70,30 @@ def evaluate(
         raise UserError(f"--stream is online or episodic, not {stream!r}")
     if cases not in ("all", "held-out"):
         raise UserError(f"--cases is all or held-out, not {cases!r}")
-    options = parse_settings(settings)
-    if options and len(method) > 1:
+    methods, options = method or ["source"], parse_settings(settings)
+    if options and len(methods) > 1:
         raise UserError("--set goes with one method; evaluate the methods one by one")
     loaded = load(model, choose_device(device))
     described, sites = open_data(data, benchmark or None)
     parts = []
     for name, chosen in choose_sites(sites, site).items():
-        for each in method:
+        for each in methods:
             setting = Setting(name, each, stream, batch, max(shuffle, 0))  # type: ignore[arg-type]
             with bar(f"{each} on {name}", len(chosen.cases)) as progress:
-                part = evaluate_site(
-                    loaded, chosen, described, setting, options=options,
-                    held_out=cases == "held-out", shuffle=shuffle, surfaces=surfaces, workers=workers, progress=progress,
-                )  # fmt: skip
-            parts.append(part)
+                parts.append(
+                    evaluate_site(
+                        loaded,
+                        chosen,
+                        described,
+                        setting,
+                        options=options,
+                        held_out=cases == "held-out",
+                        shuffle=shuffle,
+                        surfaces=surfaces,
+                        workers=workers,
+                        progress=progress,
+                    )
+                )
     records = joined(parts)
     Console().print(render(summarise(records), f"{stream}, batch {batch}; means over every image"))
     if out is not None:

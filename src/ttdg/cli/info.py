@@ -6,7 +6,9 @@ import typer
 
 
 def info(
-    model: Annotated[str | None, typer.Argument(help="Checkpoint folder, or demo.", show_default=False)] = None,
+    model: Annotated[
+        str | None, typer.Argument(help="Checkpoint folder, or demo.", show_default=False)
+    ] = None,
 ) -> None:
     """Say what a checkpoint was trained on and how it scored; without one, what this installation has.
 
@@ -28,11 +30,15 @@ def describe(path: str) -> dict[str, str]:
     benchmark, recipe = card.benchmark, card.recipe
     return {
         "benchmark": f"{benchmark.name}: labels {', '.join(benchmark.labels)}; {benchmark.size}×{benchmark.size}",
-        "regions": "; ".join(f"{k} = {'+'.join(benchmark.labels[i] for i in v)}" for k, v in benchmark.regions.items()),
+        "regions": "; ".join(
+            f"{k} = {'+'.join(benchmark.labels[i] for i in v)}" for k, v in benchmark.regions.items()
+        ),
         "normalisation": benchmark.normalisation,
         "network": f"U-Net, {card.network.encoder} encoder, {card.network.channels} channels",
         "sources": "; ".join(f"{site}: {values['cases']} cases" for site, values in card.sources.items()),
-        "validation Dice": "; ".join(f"{region} {100 * score:.1f}" for region, score in card.validation.items()),
+        "validation Dice": "; ".join(
+            f"{region} {100 * score:.1f}" for region, score in card.validation.items()
+        ),
         "recipe": ", ".join(f"{name} {value}" for name, value in recipe.items()),
         "versions": ", ".join(f"{name} {value}" for name, value in card.versions.items()),
         "sha256": card.sha256,

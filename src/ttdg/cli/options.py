@@ -13,18 +13,24 @@ if TYPE_CHECKING:
 
 ModelOption = Annotated[str, typer.Option("--model", "-m", help="Checkpoint folder, or [bold]demo[/bold].")]
 DataOption = Annotated[
-    Path | None, typer.Option("--data", "-d", help="Benchmark folder; default $TTDG_DATA.", show_default=False)
+    Path | None,
+    typer.Option("--data", "-d", help="Benchmark folder; default $TTDG_DATA.", show_default=False),
 ]
 BenchmarkOption = Annotated[
     str | None,
     typer.Option(
-        "--benchmark", "-b", help="polyp, fundus, a yaml file; default DATA/benchmark.yaml.", show_default=False
+        "--benchmark",
+        "-b",
+        help="polyp, fundus, a yaml file; default DATA/benchmark.yaml.",
+        show_default=False,
     ),
 ]
 MethodOption = Annotated[str, typer.Option("--method", help="source, norm, alpha-bn, tent, …")]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", help="An option of the method, e.g. [bold]--set lr=1e-3[/bold].", show_default=False),
+    typer.Option(
+        "--set", help="An option of the method, e.g. [bold]--set lr=1e-3[/bold].", show_default=False
+    ),
 ]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 BatchOption = Annotated[int, typer.Option(min=1, help="Images the method sees together.")]

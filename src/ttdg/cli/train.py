@@ -24,7 +24,9 @@ def train(
     encoder_weights: Annotated[
         Path | None, typer.Option(help="ImageNet weights with torchvision's names.", show_default=False)
     ] = None,
-    strides: Annotated[str, typer.Option(help="v1.5 (torchvision) or v1 (Caffe, Keras): what the weights want.")] = "v1.5",
+    strides: Annotated[
+        str, typer.Option(help="v1.5 (torchvision) or v1 (Caffe, Keras): what the weights want.")
+    ] = "v1.5",
     steps: int = 4000,
     batch: Annotated[int, typer.Option(help="Images a step, over all processes.")] = 8,
     optimiser: Annotated[str, typer.Option(help="sgd or adamw.")] = "sgd",

@@ -42,7 +42,9 @@ def run(
     say(f"drawing five synthetic hospitals, {cases} images each")
     data = write_benchmark(out / "data", "fundus", cases, seed=UNSEEN)
     benchmark, sites = load_benchmark(None, data), find_sites(data)
-    say(f"scoring {', '.join(methods)} at the four source hospitals and at {target}, which the model never saw")
+    say(
+        f"scoring {', '.join(methods)} at the four source hospitals and at {target}, which the model never saw"
+    )
     jobs = [(site, method) for site in _ordered(sites, target) for method in methods]
     parts = []
     for number, (site, method) in enumerate(jobs, 1):
@@ -80,7 +82,8 @@ def _dice_by_case(records: Records) -> dict[str, float]:
 
 
 def _answers(model: Model, site: Site, benchmark: Benchmark, method: str) -> dict[str, np.ndarray]:
-    adapter, answers = adapt(model.network, method), {}
+    adapter = adapt(model.network, method)
+    answers: dict[str, np.ndarray] = {}
     for batch in batches_on(torch.device("cpu"), site.cases, fitted(model.card, benchmark), BATCH):
         labels = adapter(batch.images).argmax(1).to(torch.uint8).numpy()
         answers |= dict(zip(batch.cases, labels, strict=True))

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from ttdg.types import Batch, Regions
 
 Stream = Literal["online", "episodic"]
 TOGETHER = 32  # images scored at once
+COLUMNS = ("dice", "alignment", "structure", "hd95", "assd")
 HALF = 128  # the first of the 256 thresholds k/255 that is at least 0.5
 
 
@@ -72,8 +73,8 @@ def record(answers: Sequence[Answer], regions: Regions, setting: Setting, surfac
     rows = []
     for (case, seconds), by_region in zip(cases, scores, strict=True):
         for region, values in zip(regions, by_region, strict=True):
-            common = (setting.site, case, region, setting.method, setting.stream, setting.batch, setting.seed)
-            rows.append(Record(*common, *values, seconds))
+            scored: dict[str, Any] = dict(zip(COLUMNS, values, strict=True))
+            rows.append(Record(case=case, region=region, seconds=seconds, **asdict(setting), **scored))
     return Records(tuple(rows), curves.reshape(-1, curves.shape[-1]))
 
 
@@ -89,7 +90,7 @@ def timed(adapter: Adapter, images: torch.Tensor) -> tuple[torch.Tensor, float]:
 def _scores(
     logits: torch.Tensor, labels: torch.Tensor, regions: Regions, surfaces: bool
 ) -> tuple[list[list[list[float]]], np.ndarray]:
-    """Per image and region: dice, E at ½, S, HD95, ASSD; and the E curves, (images, regions, thresholds)."""
+    """Per image and region the COLUMNS; and the E curves, (images, regions, thresholds)."""
     scores = score(logits, labels, regions)
     columns = [scores.dice, scores.alignment[..., HALF], scores.structure]
     if surfaces:

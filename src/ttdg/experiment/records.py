@@ -54,7 +54,10 @@ class Records:
 
     def max_alignment(self) -> float:
         """E_φ^max: the curve averaged over images and then maximised, region by region, then averaged."""
-        regions = [self.where(region=region).curves.mean(0, dtype=np.float64).max() for region in self.values("region")]
+        regions = [
+            self.where(region=region).curves.mean(0, dtype=np.float64).max()
+            for region in self.values("region")
+        ]
         return float(np.mean(regions))
 
 
@@ -67,7 +70,10 @@ def write(folder: Path, records: Records) -> None:
     """`records.csv` for people and tools, `curves.npy` (float16) for E_φ^max."""
     with whole_file(folder / "curves.npy") as temporary, temporary.open("wb") as file:
         np.save(file, records.curves.astype(np.float16))
-    with whole_file(folder / "records.csv") as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+    with (
+        whole_file(folder / "records.csv") as temporary,
+        temporary.open("w", newline="", encoding="utf-8") as file,
+    ):
         write_rows(file, [asdict(row) for row in records.rows], [field.name for field in fields(Record)])
 
 
@@ -84,7 +90,9 @@ def read(folder: Path) -> Records:
     with (folder / "records.csv").open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         if tuple(reader.fieldnames or ()) != tuple(field.name for field in fields(Record)):
-            raise UserError(f"{folder / 'records.csv'} was written by another version of ttdg; evaluate again")
+            raise UserError(
+                f"{folder / 'records.csv'} was written by another version of ttdg; evaluate again"
+            )
         rows = tuple(Record(**{f.name: f.type(row[f.name]) for f in fields(Record)}) for row in reader)  # type: ignore[operator,misc]
     curves = np.load(folder / "curves.npy", allow_pickle=False).astype(np.float32)
     if len(curves) != len(rows):

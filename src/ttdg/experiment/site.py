@@ -33,7 +33,9 @@ def evaluate_site(
     statistics those of one picture."""
     cases = list(split(site.cases)[1] if held_out else site.cases)
     if not cases or any(case.mask is None for case in cases):
-        raise UserError(f"site {site.name!r} has {len(cases)} images to score, and not all have masks; scoring needs them")
+        raise UserError(
+            f"site {site.name!r} has {len(cases)} images to score, and not all have masks; scoring needs them"
+        )
     if shuffle >= 0:
         random.Random(shuffle).shuffle(cases)
     adapter = adapt(model.network, setting.method, **(options or {}))

@@ -61,7 +61,9 @@ def render(rows: Sequence[Row], title: str) -> "Table":
         group = [row for row in rows if row.site == site]
         best = max(row.dice for row in group)
         for row in group:
-            dice = f"[bold]{row.dice:.1f}[/bold]" if row.dice == best and len(group) > 1 else f"{row.dice:.1f}"
+            dice = (
+                f"[bold]{row.dice:.1f}[/bold]" if row.dice == best and len(group) > 1 else f"{row.dice:.1f}"
+            )
             parts = [f"{row.by_region[region]:.1f}" for region in regions] if several else []
             values = (f"{row.alignment:.1f}", f"{row.structure:.1f}", f"{row.milliseconds:.1f}")
             table.add_row(site, row.method, str(row.images), dice, *parts, *values)

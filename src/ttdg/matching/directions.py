@@ -20,11 +20,8 @@ def edge_direction(
     `self_weight` scales the pairs i = j. They are constant for hard matchings and only hold a graph where it
     is: with few graphs, less weight leaves it freer to move.
     """
-    AU = edges @ U
-    S = U.flatten(0, 1).T @ AU.flatten(0, 1)
-    if self_weight == 1.0:
-        return (AU.flatten(0, 1) @ S).view_as(U)
-    return AU @ (S - (1 - self_weight) * (U.mT @ AU))
+    AU, S = _drawn(edges, U, self_weight)
+    return AU @ S
 
 
 def within_class(edges: Float[Tensor, "m n n"], labels: Int[Tensor, "m n"]) -> Float[Tensor, "m n n"]:
@@ -49,8 +46,7 @@ def label_gram_direction(
 
 def node_direction(affinity: Float[Tensor, "m m n n"], U: Float[Tensor, "m n d"]) -> Float[Tensor, "m n d"]:
     """Σ_j M_ij U_j as one product. Free of copies if `affinity` is in `stacked` layout."""
-    m, n, _ = U.shape
-    return (affinity.transpose(1, 2).reshape(m * n, m * n) @ U.flatten(0, 1)).view_as(U)
+    return (_one_matrix(affinity) @ U.flatten(0, 1)).view_as(U)
 
 
 def qap_direction(
@@ -68,13 +64,12 @@ def qap_direction(
     points, already weighted; it keeps the prior in every step, where the paper uses it for the first U only.
     Without `affinity` the cost is linear in the number of graphs.
     """
-    V = (
-        2 * edge_weight * edge_direction(edges, U, self_weight=self_weight)
-        if edge_weight
-        else torch.zeros_like(U)
-    )
-    V = V if affinity is None else V + node_direction(affinity, U)
-    return V if unary is None else V + unary
+    V = torch.zeros_like(U) if unary is None else unary
+    if affinity is not None:
+        V = torch.addmm(V.flatten(0, 1), _one_matrix(affinity), U.flatten(0, 1)).view_as(U)
+    if edge_weight:
+        V = torch.baddbmm(V, *_drawn(edges, U, self_weight), alpha=2 * edge_weight)
+    return V
 
 
 def qap_objective(
@@ -104,3 +99,17 @@ def in_gains(V: Float[Tensor, "m n d"], mask: Bool[Tensor, "m n"]) -> Float[Tens
 def stacked(affinity: Float[Tensor, "m m n n"]) -> Float[Tensor, "m m n n"]:
     """The same blocks, laid out in memory as the one N×N matrix [M_ij]."""
     return affinity.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def _one_matrix(affinity: Tensor) -> Tensor:
+    m, _, n, _ = affinity.shape
+    return affinity.transpose(1, 2).reshape(m * n, m * n)
+
+
+def _drawn(edges: Tensor, U: Tensor, self_weight: float) -> tuple[Tensor, Tensor]:
+    """𝒜_i U_i, and for each graph what it should agree with: all graphs' edges drawn on the universe."""
+    AU = edges @ U
+    if self_weight == 1.0:
+        return AU, (U.flatten(0, 1).T @ AU.flatten(0, 1)).expand(len(U), -1, -1)
+    own = U.mT @ AU
+    return AU, own.sum(0) - (1 - self_weight) * own

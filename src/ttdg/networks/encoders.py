@@ -4,6 +4,7 @@ MONAI's own resnet18/34 pad their shortcuts with zeros, so torchvision weights d
 `torch.export` fails; ours use the 1×1-convolution shortcut throughout, with torchvision's key names.
 """
 
+from itertools import pairwise
 from typing import Any
 
 from monai.networks.blocks import BaseEncoder
@@ -62,8 +63,7 @@ class LightEncoder(nn.Module, BaseEncoder):
         super().__init__()
         widths = (in_channels, *LIGHT)
         self.stages = nn.ModuleList(
-            nn.Sequential(*conv_norm(a, b, stride=2), *conv_norm(b, b, stride=1))
-            for a, b in zip(widths[:-1], widths[1:], strict=True)
+            nn.Sequential(*conv_norm(a, b, stride=2), *conv_norm(b, b, stride=1)) for a, b in pairwise(widths)
         )
 
     def forward(self, images: Tensor) -> list[Tensor]:
@@ -91,7 +91,11 @@ class LightEncoder(nn.Module, BaseEncoder):
 
 
 def conv_norm(inputs: int, outputs: int, stride: int) -> tuple[nn.Module, ...]:
-    return nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)
+    return (
+        nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(inplace=True),
+    )
 
 
 for encoder in (ResNetEncoder2d, LightEncoder):

@@ -15,7 +15,9 @@ def load_encoder(network: Segmenter, path: Path) -> None:
     Whether the file's weights want v1 or v1.5 strides cannot be read from it: `NetworkSpec.strides` says so.
     """
     state = {name: value for name, value in read_weights(path).items() if not name.startswith("fc.")}
-    broken = [name for name, value in state.items() if value.is_floating_point() and not value.isfinite().all()]
+    broken = [
+        name for name, value in state.items() if value.is_floating_point() and not value.isfinite().all()
+    ]
     if broken:
         raise UserError(
             f"{path}: {broken[0]} holds infinities or NaN; float16 overflows BatchNorm's running variance, "
@@ -25,7 +27,11 @@ def load_encoder(network: Segmenter, path: Path) -> None:
     wanted = {name: value.shape for name, value in encoder.state_dict().items()}
     counters = {name for name in wanted if name.endswith("num_batches_tracked")}
     found = {name: value.shape for name, value in state.items()}
-    wrong = [name for name in sorted(wanted.keys() - counters | found.keys()) if wanted.get(name) != found.get(name)]
+    wrong = [
+        name
+        for name in sorted(wanted.keys() - counters | found.keys())
+        if wanted.get(name) != found.get(name)
+    ]
     wrong = [name for name in wrong if name not in counters]
     if wrong:
         raise UserError(

@@ -17,7 +17,9 @@ class Entry:
     file: str
     status: str
     reason: str = ""
-    key: str = ""  # hash of everything the answer depends on: model, method, images of the batch, and before it
+    key: str = (
+        ""  # hash of everything the answer depends on: model, method, images of the batch, and before it
+    )
     mask: str = ""
     overlay: str = ""
     width: int = 0

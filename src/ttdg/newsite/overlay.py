@@ -18,7 +18,7 @@ def overlay(
 
 
 def outline(labels: UInt8[np.ndarray, "h w"]) -> np.ndarray:
-    """Structure pixels with a pixel of another label within reach, which grows with the image so that it stays visible."""
+    """Structure pixels with another label within reach; the reach grows with the image, so that it stays visible."""
     reach = max(1, min(labels.shape) // 200)
     edge = np.zeros(labels.shape, bool)
     for axis in (0, 1):

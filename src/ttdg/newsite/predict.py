@@ -88,11 +88,10 @@ def _write(
         _save(out / mask, benchmark.decode(array))
         if overlays:
             _save(out / picture, overlay(read_image(case.image), array))
+        shares = {"foreground": float((array > 0).mean()), "confidence": float(largest.mean())}
+        files = {"mask": str(mask), "overlay": str(picture) if overlays else ""}
         entries.append(
-            Entry(
-                case.image.name, "done", "", key, str(mask), str(picture) if overlays else "",
-                size[1], size[0], float((array > 0).mean()), float(largest.mean()),
-            )  # fmt: skip
+            Entry(case.image.name, "done", key=key, width=size[1], height=size[0], **files, **shares)
         )
     return entries
 

@@ -34,8 +34,15 @@ class ModelCard:
     sha256: str = ""  # of model.safetensors
 
     def to_dict(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in ("sources", "recipe", "validation", "versions", "sha256")}
-        return {"format": FORMAT, "network": asdict(self.network), "benchmark": self.benchmark.to_dict(), **values}
+        values = {
+            name: getattr(self, name) for name in ("sources", "recipe", "validation", "versions", "sha256")
+        }
+        return {
+            "format": FORMAT,
+            "network": asdict(self.network),
+            "benchmark": self.benchmark.to_dict(),
+            **values,
+        }
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,9 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Model:
     if not weights.is_file():
         raise UserError(f"{weights} is missing; copy the whole checkpoint folder, not model.json alone")
     if file_hash(weights) != card.sha256:
-        raise UserError(f"{weights} is not the file that {folder / 'model.json'} describes; copy the checkpoint again")
+        raise UserError(
+            f"{weights} is not the file that {folder / 'model.json'} describes; copy the checkpoint again"
+        )
     network = Segmenter(card.network)
     _fill(network, weights)
     return Model(network.to(device).eval(), card)
@@ -76,16 +85,25 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Model:
 def read_card(folder: Path) -> ModelCard:
     path = folder / "model.json"
     if not path.is_file():
-        raise UserError(f"no checkpoint at {folder}: a checkpoint is a folder with model.json and model.safetensors")
+        raise UserError(
+            f"no checkpoint at {folder}: a checkpoint is a folder with model.json and model.safetensors"
+        )
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         found = values.pop("format")
     except (ValueError, KeyError, AttributeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not the description of a checkpoint ({error!r}); copy the checkpoint again") from None
+        raise UserError(
+            f"{path} is not the description of a checkpoint ({error!r}); copy the checkpoint again"
+        ) from None
     if found != FORMAT:
-        raise UserError(f"{path} has checkpoint format {found}, this ttdg reads {FORMAT}; use the ttdg that wrote it")
+        raise UserError(
+            f"{path} has checkpoint format {found}, this ttdg reads {FORMAT}; use the ttdg that wrote it"
+        )
     try:
-        network, benchmark = NetworkSpec(**values.pop("network")), Benchmark.from_dict(values.pop("benchmark"), str(path))
+        network, benchmark = (
+            NetworkSpec(**values.pop("network")),
+            Benchmark.from_dict(values.pop("benchmark"), str(path)),
+        )
         return ModelCard(network, benchmark, **values)
     except (TypeError, KeyError) as error:
         raise UserError(f"{path} lacks or mistakes a field: {error}; copy the checkpoint again") from None

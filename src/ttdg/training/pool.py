@@ -22,7 +22,9 @@ class Pool:
         self.sizes = [len(site.cases) for site in sites]
         self.device = device
         if len(self.masks) < len(sites) or not all(self.sizes):
-            raise UserError("every source site needs images with masks; run `ttdg data check` on the benchmark")
+            raise UserError(
+                "every source site needs images with masks; run `ttdg data check` on the benchmark"
+            )
         if device.type == "cuda" and sum(images.numel() for images in self.images) <= ON_DEVICE:
             self.images = [images.to(device) for images in self.images]
             self.masks = [masks.to(device) for masks in self.masks]

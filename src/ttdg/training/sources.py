@@ -30,7 +30,8 @@ def load_sources(
             train[name], held_out[name] = (_subset(packed, cases) for cases in (kept, out))
         else:
             train[name], held_out[name] = (
-                load_arrays(cases, benchmark, workers, lambda _: progress(next(count))) for cases in (kept, out)
+                load_arrays(cases, benchmark, workers, lambda _: progress(next(count)))
+                for cases in (kept, out)
             )
         sizes = {"cases": len(site.cases), "trained": len(kept), "held_out": len(out)}
         provenance[name] = {**sizes, "fingerprint": fingerprint(site.cases)}

@@ -36,7 +36,9 @@ class SyncedBatchNorm(nn.BatchNorm2d):
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, var: Tensor) -> None:
-        assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
         momentum = 0.1 if self.momentum is None else self.momentum
         self.running_mean.lerp_(mean, momentum)
         self.running_var.lerp_(var, momentum)

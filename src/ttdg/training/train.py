@@ -52,7 +52,9 @@ def train(
     torch.manual_seed(recipe.seed)
     network = build(recipe, len(benchmark.labels))
     wrapped, optimiser = _set_up(fabric, network, recipe)
-    state = State(out, {"recipe": recipe.to_dict(), "sources": {site: dict(v) for site, v in provenance.items()}})
+    state = State(
+        out, {"recipe": recipe.to_dict(), "sources": {site: dict(v) for site, v in provenance.items()}}
+    )
     start = state.resume(network, optimiser)
     pool, part = Pool(list(sources.values()), fabric.device), _part(recipe, fabric)
     scores: Mapping[str, float] = {}
@@ -122,7 +124,9 @@ def _optimiser(recipe: Recipe, network: nn.Module, fused: bool) -> torch.optim.O
 def _part(recipe: Recipe, fabric: Any) -> slice:
     """This process's share of the global batch."""
     if recipe.batch % fabric.world_size:
-        raise UserError(f"batch {recipe.batch} does not divide over {fabric.world_size} processes; change --batch")
+        raise UserError(
+            f"batch {recipe.batch} does not divide over {fabric.world_size} processes; change --batch"
+        )
     share = recipe.batch // fabric.world_size
     return slice(fabric.global_rank * share, (fabric.global_rank + 1) * share)
 

@@ -11,7 +11,11 @@ from ttdg.metrics import dice, region_masks, region_probabilities
 
 @torch.no_grad()
 def validate(
-    network: nn.Module, held_out: Mapping[str, Arrays], benchmark: Benchmark, device: torch.device, batch: int = 16
+    network: nn.Module,
+    held_out: Mapping[str, Arrays],
+    benchmark: Benchmark,
+    device: torch.device,
+    batch: int = 16,
 ) -> dict[str, float]:
     """Mean Dice by region over every held-out image of every source site."""
     network.eval()

@@ -32,7 +32,7 @@ def _bowels(style: Style, polyps: Polyps) -> Hospital:
 FUNDUS: Mapping[str, Hospital] = {
     # a bright table-top camera, overexposed towards yellow
     "north": _eyes(
-        Style(colour=((1.15, 0.1, 0), (0.1, 1.3, 0), (0, 0.1, 0.7)), gamma=0.7, noise=0.01, quality=92),
+        Style(colour=((1.1, 0.1, 0), (0.1, 1.25, 0), (0, 0.1, 0.7)), gamma=0.75, noise=0.01, quality=92),
         Eyes(),
     ),
     # an old one: dark, red, round field
@@ -49,7 +49,7 @@ FUNDUS: Mapping[str, Hospital] = {
     # a green scanning laser, grainy
     "valley": _eyes(
         Style(
-            colour=((0.2, 0.3, 0), (0.5, 0.75, 0), (0.2, 0.3, 0.2)),
+            colour=((0.15, 0.3, 0), (0.55, 0.65, 0), (0.15, 0.35, 0.1)),
             gamma=0.9,
             lamp=0.1,
             noise=0.04,
@@ -62,7 +62,7 @@ FUNDUS: Mapping[str, Hospital] = {
         Style(
             colour=((0.5, 0.1, 0), (0, 0.7, 0.3), (0, 0.5, 1.2)),
             contrast=0.8,
-            haze=(0.25, 0.3, 0.35),
+            haze=(0.12, 0.15, 0.19),
             aperture=1.3,
             blur=1.2,
         ),
@@ -71,8 +71,7 @@ FUNDUS: Mapping[str, Hospital] = {
     # a lens on a telephone: pink, unevenly lit, coarse
     "summit": _eyes(
         Style(
-            colour=((1.15, 0, 0), (0.1, 0.5, 0), (0.35, 0, 0.6)),
-            gamma=0.85,
+            colour=((1.05, 0.05, 0), (0.1, 0.68, 0), (0.25, 0.2, 0.7)),
             lamp=0.25,
             lamp_angle=0.8,
             resolution=0.6,
@@ -85,15 +84,15 @@ FUNDUS: Mapping[str, Hospital] = {
 POLYP: Mapping[str, Hospital] = {
     # a new scope turned up too bright
     "north": _bowels(
-        Style(gamma=0.6, contrast=0.75, haze=(0.12, 0.1, 0.1), aperture=1.12, noise=0.01),
+        Style(gamma=0.75, contrast=0.85, haze=(0.08, 0.06, 0.06), aperture=1.12, noise=0.01),
         Polyps(),
     ),
     # an old one: dark, amber, square field
     "harbour": _bowels(
         Style(
-            colour=((1.05, 0.1, 0), (0.3, 0.5, 0), (0.1, 0.2, 0.1)),
-            gamma=1.8,
-            vignette=0.4,
+            colour=((1.05, 0.1, 0), (0.2, 0.65, 0), (0.1, 0.25, 0.25)),
+            gamma=1.35,
+            vignette=0.35,
             aperture=1.0,
             squareness=6.0,
             noise=0.02,
@@ -102,23 +101,23 @@ POLYP: Mapping[str, Hospital] = {
     ),
     # narrow-band light: teal, grainy
     "valley": _bowels(
-        Style(colour=((0.1, 0.5, 0.1), (0, 1.0, 0.2), (0, 0.5, 0.6)), aperture=1.25, noise=0.04, quality=80),
+        Style(colour=((0.3, 0.45, 0.1), (0, 1.0, 0.15), (0, 0.5, 0.6)), aperture=1.25, noise=0.04, quality=80),
         Polyps(often=(0.5, 0.3, 0.2), radius=(0.17, 0.32)),
     ),
     # a fogged lens: pale, soft, no border
     "lakeside": _bowels(
         Style(
             colour=((0.75, 0, 0.1), (0.1, 0.8, 0.1), (0.1, 0.2, 1.2)),
-            contrast=0.75,
-            haze=(0.33, 0.35, 0.40),
-            blur=1.3,
+            contrast=0.8,
+            haze=(0.25, 0.27, 0.32),
+            blur=1.2,
         ),
         Polyps(),
     ),
     # a video capture: purple, unevenly lit, coarse
     "summit": _bowels(
         Style(
-            colour=((1.1, 0, 0), (0, 0.65, 0), (0.15, 0, 0.95)),
+            colour=((1.1, 0, 0), (0, 0.7, 0.05), (0.15, 0, 0.95)),
             lamp=0.3,
             lamp_angle=2.4,
             aperture=1.0,

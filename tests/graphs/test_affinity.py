@@ -1,0 +1,77 @@
+"""Affinities: symmetric in the order of graphs, blind to padding, and the factored MLP equal to the literal one."""
+
+import pytest
+import torch
+
+from ttdg.graphs import Affinity, MLPAffinity
+from ttdg.graphs.affinity import relu_sum
+
+
+def graphs(seed: int = 0):
+    mask = torch.arange(5) < torch.tensor([[5], [3], [0], [4]])
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randn(4, 5, 6, generator=draw, dtype=torch.float64) * mask[:, :, None], mask
+
+
+KINDS = [Affinity, MLPAffinity]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_affinity_of_j_to_i_is_that_of_i_to_j_transposed_and_of_one_stacked_matrix(kind):
+    nodes, mask = graphs()
+    M = kind(6).double()(nodes, mask)
+    assert torch.equal(M, M.transpose(0, 1).mT)
+    assert M.transpose(1, 2).is_contiguous()
+    assert (M[range(4), range(4)] == 0).all()
+    assert M[0, 1].abs().sum() > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_renaming_graphs_and_nodes_renames_affinities(kind):
+    nodes, mask = graphs()
+    affinity, graph, node = kind(6).double(), torch.tensor([2, 0, 3, 1]), torch.tensor([4, 2, 0, 1, 3])
+    renamed = affinity(nodes[graph][:, node], mask[graph][:, node])
+    assert torch.allclose(renamed, affinity(nodes, mask)[graph][:, graph][:, :, node][:, :, :, node])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_has_no_affinity_and_receives_no_gradient(kind):
+    nodes, mask = graphs()
+    affinity = kind(6).double()
+    garbage = torch.where(mask[:, :, None], nodes, 9.0).requires_grad_()
+    M = affinity(garbage, mask)
+    assert torch.equal(M, affinity(nodes, mask))
+    assert (torch.autograd.grad(M.square().sum(), garbage)[0][~mask] == 0).all()
+
+
+def test_the_bilinear_affinity_starts_as_the_inner_product():
+    nodes, mask = graphs()
+    assert torch.allclose(Affinity(6).double()(nodes, mask)[0, 3], nodes[0] @ nodes[3].T)
+
+
+def test_the_factored_mlp_is_the_literal_concatenating_mlp():
+    nodes, mask = graphs()
+    affinity = MLPAffinity(6, hidden=20).double()
+    W, b = torch.cat([affinity.query.weight, affinity.key.weight], 1), affinity.key.bias
+
+    def literal(x, y):
+        both = torch.cat([x[:, None].expand(-1, len(y), -1), y[None].expand(len(x), -1, -1)], 2)
+        return affinity.score((both @ W.T + b).relu())[:, :, 0]
+
+    expected = (literal(nodes[0], nodes[3]) + literal(nodes[3], nodes[0]).T) / 2 * mask[3]
+    assert torch.allclose(affinity(nodes, mask)[0, 3], expected, atol=1e-12)
+
+
+def test_the_factored_sum_has_the_gradient_of_the_literal_one():
+    draw = torch.Generator().manual_seed(0)
+    x, y, w = (
+        torch.randn(*s, generator=draw, dtype=torch.float64, requires_grad=True)
+        for s in ((2, 3, 10), (2, 4, 10), (10,))
+    )
+    G = torch.randn(2, 3, 4, generator=draw, dtype=torch.float64)
+    literal = ((x[:, :, None] + y[:, None]).relu() @ w * G).sum()
+    factored = (relu_sum(x, y, w, slices=3) * G).sum()
+    for expected, found in zip(
+        torch.autograd.grad(literal, (x, y, w)), torch.autograd.grad(factored, (x, y, w)), strict=True
+    ):
+        assert torch.allclose(found, expected, atol=1e-12)
