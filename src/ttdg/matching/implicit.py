@@ -15,20 +15,32 @@ from torch.autograd.function import once_differentiable
 
 
 class FixedPoint(torch.autograd.Function):
-    """Returns `P` unchanged and gives `S` the gradient P has as the solution for scores `S` at
-    temperature τ."""
+    """Returns `P` unchanged, and gives `scores` the gradient P has as their optimal plan at temperature τ."""
 
     @staticmethod
-    def forward(ctx: Any, S: Tensor, P: Tensor, tau: float) -> Tensor:
-        ctx.save_for_backward(P)
-        ctx.tau = tau
+    def forward(
+        ctx: Any, scores: Tensor, P: Tensor, row_mass: Tensor, col_mass: Tensor, tau: float
+    ) -> Tensor:
+        ctx.save_for_backward(P, row_mass, col_mass)
+        ctx.tau, ctx.dtype = tau, scores.dtype
         return P.clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None, None]:
-        (P,) = ctx.saved_tensors
-        return (P * _tangent(P.double(), G.double()) / ctx.tau).to(G.dtype), None, None
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None, None, None, None]:
+        P, a, b = (x.double() for x in ctx.saved_tensors)
+        _, n, d = P.shape
+        tangent = _tangent(_with_slack(P, a, b), torch.nn.functional.pad(G.double(), (0, 1, 0, 1)))
+        return (P * tangent[:, :n, :d] / ctx.tau).to(ctx.dtype), None, None, None, None
+
+
+def _with_slack(P: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """P with one more row and column, of what the heavier side lacks to its mass."""
+    spare = (b.sum(1) - a.sum(1))[:, None]
+    row = (b - P.sum(1)).clamp(min=0) * (spare > 0)
+    col = (a - P.sum(2)).clamp(min=0) * (spare < 0)
+    P = torch.cat([P, row[:, None, :]], 1)
+    return torch.cat([P, torch.nn.functional.pad(col, (0, 1))[:, :, None]], 2)
 
 
 def _tangent(P: Tensor, G: Tensor) -> Tensor:

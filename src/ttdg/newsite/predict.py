@@ -88,11 +88,9 @@ def _write(
         _save(out / mask, benchmark.decode(array))
         if overlays:
             _save(out / picture, overlay(read_image(case.image), array))
-        shares = {"foreground": float((array > 0).mean()), "confidence": float(largest.mean())}
-        files = {"mask": str(mask), "overlay": str(picture) if overlays else ""}
-        entries.append(
-            Entry(case.image.name, "done", key=key, width=size[1], height=size[0], **files, **shares)
-        )
+        facts: dict[str, Any] = {"mask": str(mask), "overlay": str(picture) if overlays else ""}
+        facts |= {"foreground": float((array > 0).mean()), "confidence": float(largest.mean())}
+        entries.append(Entry(case.image.name, "done", key=key, width=size[1], height=size[0], **facts))
     return entries
 
 
