@@ -34,6 +34,11 @@ def test_a_perfect_answer_costs_nothing_and_an_absent_label_little():
     assert soft_dice_loss(-perfect, labels) > 0.4
 
 
+def test_cross_entropy_agrees_with_torch():
+    logits, labels = some()
+    assert torch.allclose(cross_entropy(logits, labels), torch.nn.functional.cross_entropy(logits, labels))
+
+
 def test_cross_entropy_of_a_uniform_answer_is_the_log_of_the_labels():
     assert torch.isclose(
         cross_entropy(torch.zeros(1, 3, 4, 4), some(b=1)[1][:, :4, :4]), torch.tensor(3.0).log()

@@ -18,6 +18,8 @@ def test_the_rate_decays_from_lr_to_zero():
         ({"loss": "dice"}, "unknown loss 'dice'"),
         ({"encoder": "resnet5"}, "did you mean 'resnet50'"),
         ({"augmentation": "heavy"}, "unknown augmentation"),
+        ({"optimiser": "adam"}, "did you mean 'adamw'"),
+        ({"precision": "16"}, "unknown precision"),
         ({"steps": 0}, "steps must be positive"),
         ({"encoder_weights": "nowhere.safetensors"}, "no encoder weights at nowhere"),
     ],

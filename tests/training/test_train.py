@@ -67,6 +67,14 @@ def test_a_half_finished_run_of_another_recipe_is_not_continued(discs, tmp_path)
         run(discs, tmp_path / "m", Recipe(encoder="light", steps=7, batch=4))
 
 
+def test_deterministic_training_finds_no_operation_it_must_refuse(discs, tmp_path):
+    try:
+        run(discs, tmp_path / "m", Recipe(encoder="light", steps=1, batch=2, deterministic=True))
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_training_learns(discs, tmp_path):
     card = run(discs, tmp_path / "m", Recipe(encoder="light", steps=60, batch=8, optimiser="adamw", lr=5e-3))
     assert card.validation["disc"] > 0.7

@@ -50,8 +50,8 @@ def train(
     from ttdg.training import train as run
 
     recipe = Recipe(
-        encoder, str(encoder_weights) if encoder_weights else None, strides, steps, batch, optimiser, lr,  # type: ignore[arg-type]
-        loss=loss, augmentation=augmentation, precision=precision, seed=seed, deterministic=deterministic,  # type: ignore[arg-type]
+        encoder, str(encoder_weights) if encoder_weights else None, strides, steps, batch, optimiser, lr,
+        loss=loss, augmentation=augmentation, precision=precision, seed=seed, deterministic=deterministic,
     )  # fmt: skip
     described, sites = open_data(data, benchmark)
     chosen = choose_sites(sites, _names(list(sites), sources, leave_out))

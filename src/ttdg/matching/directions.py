@@ -25,8 +25,7 @@ def edge_direction(
 
 
 def within_class(edges: Float[Tensor, "m n n"], labels: Int[Tensor, "m n"]) -> Float[Tensor, "m n n"]:
-    """𝒜_i ∘ W_ii: edges between nodes of one class only. What we recommend for the class-aware matrix of Eq.
-    7."""
+    """𝒜_i ∘ W_ii: only edges between nodes of one class. What we recommend for 𝐀̃ of Eq. 7."""
     return edges * (labels[:, :, None] == labels[:, None, :])
 
 
@@ -64,12 +63,13 @@ def qap_direction(
     points, already weighted; it keeps the prior in every step, where the paper uses it for the first U only.
     Without `affinity` the cost is linear in the number of graphs.
     """
-    V = torch.zeros_like(U) if unary is None else unary
+    V = unary
     if affinity is not None:
-        V = torch.addmm(V.flatten(0, 1), _one_matrix(affinity), U.flatten(0, 1)).view_as(U)
+        V = _plus(V, _one_matrix(affinity)[None], U.reshape(1, -1, U.shape[2]))
     if edge_weight:
-        V = torch.baddbmm(V, *_drawn(edges, U, self_weight), alpha=2 * edge_weight)
-    return V
+        AU, S = _drawn(edges, U, self_weight)
+        V = _plus(V, AU, 2 * edge_weight * S)
+    return torch.zeros_like(U) if V is None else V.view_as(U)
 
 
 def qap_objective(
@@ -99,6 +99,11 @@ def in_gains(V: Float[Tensor, "m n d"], mask: Bool[Tensor, "m n"]) -> Float[Tens
 def stacked(affinity: Float[Tensor, "m m n n"]) -> Float[Tensor, "m m n n"]:
     """The same blocks, laid out in memory as the one N×N matrix [M_ij]."""
     return affinity.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def _plus(V: Tensor | None, A: Tensor, B: Tensor) -> Tensor:
+    """V + A B in one pass."""
+    return A @ B if V is None else torch.baddbmm(V.reshape(len(A), -1, B.shape[2]), A, B)
 
 
 def _one_matrix(affinity: Tensor) -> Tensor:

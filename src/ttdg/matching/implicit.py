@@ -52,7 +52,7 @@ def _tangent(P: Tensor, G: Tensor) -> Tensor:
     PG = P * G
     rows, cols = _positive(P.sum(2)), _positive(P.sum(1))
     Q = P / rows[:, :, None]
-    H = torch.diag_embed(cols * (1 + 1e-13)) - Q.transpose(1, 2) @ P
+    H = torch.diag_embed(cols * (1 + 1e-12)) - Q.transpose(1, 2) @ P
     rhs = PG.sum(1) - (Q * PG.sum(2, keepdim=True)).sum(1)
     beta = torch.cholesky_solve(rhs[:, :, None], torch.linalg.cholesky(H))[:, :, 0]
     alpha = (PG.sum(2) - (P * beta[:, None, :]).sum(2)) / rows

@@ -1,13 +1,10 @@
 """From soft to hard: the best discrete matching, once, at the end."""
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ttdg.matching.scaling import FORBIDDEN
-
-Array = np.ndarray
 
 
 def round_matching(
@@ -16,37 +13,40 @@ def round_matching(
     *,
     outlier_score: Float[Tensor, "m n"] | None = None,
 ) -> Float[Tensor, "m n d"]:
-    """U_i ∈ {0,1}^{n×d} maximising ⟨U_i, scores_i⟩ with every row and column used at most once, graph by
-    graph.
+    """U_i ∈ {0,1}^{n×d} maximising ⟨U_i, scores_i⟩, every row and column used at most once, graph by graph.
 
     The smaller side is matched whole where that is possible: n_i > d leaves n_i − d zero rows, and forbidden
     pairs are never matched. With `outlier_score` a row stays empty where that is worth more than a match.
     """
-    values, real = scores.detach().double().cpu().numpy(), mask.cpu().numpy()
-    spare = None if outlier_score is None else outlier_score.detach().double().cpu().numpy()
+    worth, d = scores.detach().double(), scores.shape[2]
+    if outlier_score is not None:
+        bins = outlier_score.detach().double()[:, :, None].expand(-1, -1, mask.shape[1])
+        worth = torch.cat([worth, bins], 2)
     matches = [
-        _matches(i, values[i], real[i], None if spare is None else spare[i]) for i in range(len(values))
+        _hungarian(graph, nodes.nonzero()[:, 0]) for graph, nodes in zip(worth.cpu(), mask.cpu(), strict=True)
     ]
-    U = torch.zeros_like(scores)
-    U[tuple(torch.from_numpy(np.concatenate([*matches, np.empty((0, 3), int)])).to(U.device).T)] = 1.0
-    return U
+    U = torch.zeros_like(worth)
+    for i, (node, point) in enumerate(matches):
+        U[i, node, point] = 1.0
+    return U[:, :, :d].to(scores.dtype)
 
 
-def _matches(graph: int, values: Array, real: Array, outlier_score: Array | None) -> Array:
-    """Rows (graph, node, universe point) of one graph's matching, by the Hungarian method."""
+def _hungarian(
+    worth: Float[Tensor, "n d"], nodes: Int[Tensor, " k"]
+) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
+    """The nodes matched, and the columns they are matched to."""
     from scipy.optimize import linear_sum_assignment
 
-    nodes, d = np.flatnonzero(real), values.shape[1]
-    worth = values[nodes]
-    if outlier_score is not None:
-        worth = np.hstack([worth, np.repeat(outlier_score[nodes, None], len(nodes), axis=1)])
-    possible = worth > FORBIDDEN / 2
-    row, col = linear_sum_assignment(np.where(possible, worth, _penalty(worth[possible])), maximize=True)
-    kept = possible[row, col] & (col < d)
-    return np.stack([np.full(kept.sum(), graph), nodes[row[kept]], col[kept]], axis=1)
+    rows = worth[nodes]
+    possible = rows > FORBIDDEN / 2
+    filled = torch.where(possible, rows, _penalty(rows[possible]))
+    row, col = (torch.from_numpy(x) for x in linear_sum_assignment(filled.numpy(), maximize=True))
+    kept = possible[row, col]
+    return nodes[row[kept]], col[kept]
 
 
-def _penalty(worth: Array) -> float:
-    """Worse than all possible pairs together, yet of their order of magnitude: −10³⁰ would swallow their
-    digits."""
-    return float(worth.min() - (np.ptp(worth) + 1) * (len(worth) + 1)) if worth.size else 0.0
+def _penalty(worth: Float[Tensor, " k"]) -> float:
+    """Worse than all possible pairs together, yet of their size: −10³⁰ would swallow their digits."""
+    if not len(worth):
+        return 0.0
+    return float(worth.min() - (worth.max() - worth.min() + 1) * (len(worth) + 1))

@@ -40,6 +40,8 @@ def sinkhorn(
     "implicit" differentiates the fixed point: memory and time independent of the sweeps, right only there. If
     the tolerance was not met, the gradient is that of the sweeps themselves, as with "unrolled".
     """
+    if scores.numel() == 0:
+        return scores.to(torch.promote_types(scores.dtype, torch.float32))
     *batch, n, d = scores.shape
     flat = math.prod(batch)
     problem = scores.reshape(flat, n, d), row_mass.reshape(flat, n), col_mass.reshape(flat, d)

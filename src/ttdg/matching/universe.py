@@ -63,15 +63,13 @@ def soft_affinity(
     tolerance: float = 0.0,
     max_sweeps: int = 10,
     backward: Literal["unrolled", "implicit"] = "unrolled",
-    self_weight: float = 1.0,
 ) -> Float[Tensor, "m m n n"]:
-    """M̂_ij = Sinkhorn(M_ij, τ), masked and partial, for i < j; M̂_ji = M̂_ijᵀ and M̂_ii is `self_weight`
-    times the identity. In the layout of one N×N matrix."""
+    """M̂_ij = Sinkhorn(M_ij, τ) for i < j; M̂_ji = M̂_ijᵀ; M̂_ii = I. In `stacked` layout."""
     i, j = pairs(len(mask), mask.device)
     P = assign(
         scores[i, j], mask[i], mask[j], tau=tau, tolerance=tolerance, max_sweeps=max_sweeps, backward=backward
     )
-    return from_pairs(P, torch.diag_embed(self_weight * mask.to(P.dtype)))
+    return from_pairs(P, torch.diag_embed(mask.to(P.dtype)))
 
 
 def pairs(m: int, device: torch.device | None = None) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
@@ -99,8 +97,7 @@ def pairwise(U: Float[Tensor, "m n d"]) -> Float[Tensor, "m m n n"]:
 
 
 def cycle_violation(X: Float[Tensor, "m m n n"]) -> float:
-    """The largest entry of X_ik X_kj − X_ij over all i, j, k: 0 or less if and only if X is transitive (Def.
-    1).
+    """The largest entry of X_ik X_kj − X_ij over all i, j, k: above 0 if X breaks Definition 1.
 
     Graph by graph over k, so that memory stays that of X.
     """

@@ -1,7 +1,6 @@
 """The network every method shares: E (encoder) and S (decoder and head) of the paper."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -20,7 +19,7 @@ class NetworkSpec:
     labels: int
     encoder: str = "resnet50"
     channels: int = 3
-    strides: Literal["v1", "v1.5"] = "v1.5"
+    strides: str = "v1.5"  # or "v1"
 
 
 class Segmenter(nn.Module):

@@ -2,12 +2,15 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ttdg.data import AUGMENTATIONS
 from ttdg.errors import UserError, near_miss
 from ttdg.networks import ENCODERS
 from ttdg.training.losses import LOSSES
+
+
+CHOICES = {"strides": ("v1", "v1.5"), "optimiser": ("sgd", "adamw"), "precision": ("auto", "32", "bf16")}
 
 
 @dataclass(frozen=True)
@@ -16,10 +19,10 @@ class Recipe:
 
     encoder: str = "resnet50"
     encoder_weights: str | None = None  # torchvision-named ImageNet weights
-    strides: Literal["v1", "v1.5"] = "v1.5"
+    strides: str = "v1.5"
     steps: int = 4000
     batch: int = 8  # over all processes
-    optimiser: Literal["sgd", "adamw"] = "sgd"
+    optimiser: str = "sgd"
     lr: float = 1e-3
     momentum: float = 0.9
     weight_decay: float = 1e-4
@@ -27,12 +30,13 @@ class Recipe:
     loss: str = "dice+ce"
     augmentation: str = "standard"
     balance: float = 0.5  # sites are drawn ∝ (number of cases)^balance
-    precision: Literal["auto", "32", "bf16"] = "auto"
+    precision: str = "auto"
     seed: int = 0
     deterministic: bool = False
 
     def __post_init__(self) -> None:
-        for name, known in (("encoder", ENCODERS), ("loss", LOSSES), ("augmentation", AUGMENTATIONS)):
+        choices = {"encoder": ENCODERS, "loss": LOSSES, "augmentation": AUGMENTATIONS, **CHOICES}
+        for name, known in choices.items():
             value = getattr(self, name)
             if value not in known:
                 raise UserError(f"unknown {name} {value!r}{near_miss(value, known)}")

@@ -1,0 +1,130 @@
+"""Recovery against noise on planted problems, ours beside its peers: a table, and the figure in docs/figures.
+
+    python benchmarks/matching_recovery.py [--seeds 5] [--pylibmgm] [--out docs/figures/matching-recovery.png]
+
+pygmtools' `gamgm` runs under twelve schedules on every point and is drawn at the best of them in hindsight.
+pylibmgm (GPL) runs as a program of its own, if installed and asked for; it is slow from Python.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from matching_peers import gamgm_schedules
+from matching_planted import Planted, plant, recall
+from ttdg.matching import match
+
+Point = dict[str, float]
+PANELS: dict[str, tuple[dict[str, float], str, tuple[float, ...]]] = {
+    "node noise (n = d)": ({}, "node_noise", (0.0, 0.5, 1.0, 1.5, 2.0)),
+    "node noise (n < d)": ({"n": 16}, "node_noise", (0.0, 0.5, 1.0, 1.5, 2.0)),
+    "edge noise (n = d)": ({"node_noise": 1.25}, "edge_noise", (0.0, 0.1, 0.2, 0.3, 0.4)),
+    "edge noise (n < d)": ({"n": 16, "node_noise": 1.0}, "edge_noise", (0.0, 0.1, 0.2, 0.3, 0.4)),
+    "outliers (n = 16)": ({"n": 16, "node_noise": 1.0, "d": 20}, "outliers", (0, 1, 2, 4, 6)),
+    "graphs m (n < d)": ({"n": 16, "node_noise": 1.0}, "m", (2, 4, 8, 12, 16)),
+}
+
+
+def ours(method: str, d: int, planted: Planted) -> Tensor:
+    return match(planted.graphs, universe_size=d, method=method).pairs
+
+
+def pylibmgm(planted: Planted) -> Tensor:
+    """Solve one problem in a program of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        problem, answer = Path(folder, "problem.npz"), Path(folder, "pairs.npy")
+        np.savez(problem, edges=planted.graphs.edges.numpy(), affinity=planted.affinity.numpy())
+        subprocess.run(
+            [sys.executable, Path(__file__).with_name("matching_pylibmgm.py"), problem, answer], check=True
+        )
+        return torch.from_numpy(np.load(answer))
+
+
+def scores(run: Callable[[Planted], Tensor], instances: list[Planted]) -> float:
+    return statistics.mean(recall(run(planted), planted) for planted in instances)
+
+
+def point(instances: list[Planted], d: int, with_pylibmgm: bool) -> Point:
+    found = {name: scores(partial(ours, name, d), instances) for name in ("ga", "spectral", "pairwise")}
+    found["pygmtools"] = max(scores(run, instances) for run in gamgm_schedules(d).values())
+    if with_pylibmgm:
+        found["pylibmgm"] = scores(pylibmgm, instances)
+    return found
+
+
+def measure(seeds: int, with_pylibmgm: bool) -> dict[str, dict[str, Point]]:
+    results: dict[str, dict[str, Point]] = {}
+    for panel, (fixed, varied, values) in PANELS.items():
+        results[panel] = {}
+        for value in values:
+            options = {"m": 8, "n": 20, "d": 20, "edge_noise": 0.1, "node_noise": 1.0, **fixed, varied: value}
+            d = int(options["d"]) + (int(value) if varied == "outliers" else 0)
+            instances = [plant(seed, **options) for seed in range(seeds)]  # type: ignore[arg-type]
+            results[panel][str(value)] = point(instances, d, with_pylibmgm)
+            print(panel, value, {k: round(v, 3) for k, v in results[panel][str(value)].items()}, flush=True)
+    return results
+
+
+STYLES = {
+    "ga": ("this library, match()", "C0", "o-"),
+    "pygmtools": ("pygmtools gamgm, best of 12 schedules", "C1", "s-"),
+    "pylibmgm": ("pylibmgm, default", "C2", "^-"),
+    "spectral": ("spectral start alone", "C0", "o:"),
+    "pairwise": ("pair by pair (Hungarian)", "0.6", ":"),
+}
+
+
+def draw(results: dict[str, dict[str, Point]], out: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, 3, figsize=(10, 5.6), sharey=True, layout="constrained")
+    for axis, (panel, points) in zip(axes.flat, results.items(), strict=True):
+        for key, (label, colour, line) in STYLES.items():
+            if all(key in found for found in points.values()):
+                axis.plot(
+                    list(points),
+                    [found[key] for found in points.values()],
+                    line,
+                    color=colour,
+                    label=label,
+                    ms=4,
+                )
+        axis.set_title(panel, fontsize=10)
+        axis.set_ylim(-0.02, 1.02)
+        axis.grid(alpha=0.3)
+    axes[0, 0].set_ylabel("recall of true matches")
+    axes[1, 0].set_ylabel("recall of true matches")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, dpi=90)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--pylibmgm", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("docs/figures/matching-recovery.png"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    results = measure(options.seeds, options.pylibmgm)
+    print(json.dumps(results))
+    draw(results, options.out)
+
+
+if __name__ == "__main__":
+    main()
