@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ttdg.matching import (
+    FORBIDDEN,
     assign,
     cycle_violation,
     pairwise,
@@ -76,6 +77,15 @@ def test_in_a_typed_universe_no_mass_crosses_classes():
     U = assign(universe_scores(nodes, universe, allowed), labels > 0, **CONVERGED)
     assert (U[~allowed] == 0).all()
     assert torch.allclose(U.sum(2), (labels > 0).double(), atol=1e-9)
+
+
+def test_a_class_with_more_nodes_than_points_shares_them_evenly_and_disturbs_no_other():
+    labels = torch.tensor([[1, 1, 1, 1, 1, 2, 2]])
+    allowed = same_class(labels, torch.tensor([1] * 3 + [2] * 6))
+    U = assign(scores(1, 7, 9).masked_fill(~allowed, FORBIDDEN), labels > 0, max_sweeps=500)
+    assert torch.allclose(U.sum(2), torch.ones(1, 7).double())
+    assert torch.allclose(U.sum(1)[0, :3], torch.full((3,), 5 / 3).double(), atol=1e-3)
+    assert (U.sum(1)[0, 3:] <= 1 + 1e-6).all()
 
 
 def test_universe_scores_are_inner_products():

@@ -3,6 +3,7 @@
 Needs torch (and SciPy for rounding); knows nothing of images. `match` is the front door, the rest its parts.
 """
 
+from ttdg.matching.agreement import agreement, centred
 from ttdg.matching.directions import (
     edge_direction,
     in_gains,
@@ -34,8 +35,10 @@ __all__ = [
     "FORBIDDEN",
     "Matches",
     "Solution",
+    "agreement",
     "annealing",
     "assign",
+    "centred",
     "cosine_affinity",
     "cycle_violation",
     "edge_direction",
