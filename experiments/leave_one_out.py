@@ -13,6 +13,7 @@ import argparse
 import csv
 import json
 import multiprocessing
+import os
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ PILOT = {
     "adamw 3e-4, ce": {"optimiser": "adamw", "lr": 3e-4, "loss": "ce"},
     "adamw 3e-4, dice+ce": {"optimiser": "adamw", "lr": 3e-4, "loss": "dice+ce"},
 }
+RECIPES = PILOT | {
+    "adamw 3e-3, dice+ce": {"optimiser": "adamw", "lr": 3e-3, "loss": "dice+ce"}
+}  # for light networks
 BATCH = 4
 
 
@@ -71,7 +75,7 @@ def train_and_score(job: Job, data: Path, work: Path, done: Path, device: str) -
     from ttdg.experiment.site import evaluate_site
     from ttdg.training import Recipe, load, load_sources, make_fabric, train
 
-    torch.set_num_threads(2)
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 4))
     start = time.perf_counter()
     benchmark, sites = load_benchmark(job.benchmark), find_sites(data / job.benchmark)
     recipe, out = Recipe(**dict(job.recipe)), work / job.folder
@@ -172,7 +176,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--encoder", default="resnet50")
-    parser.add_argument("--recipe", choices=list(PILOT), help="skip the pilot")
+    parser.add_argument("--recipe", choices=list(RECIPES), help="skip the pilot")
     parser.add_argument("--workers", type=int, default=6)
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
@@ -183,7 +187,7 @@ def main() -> None:
     def recipe(name: str, seed: int) -> tuple[tuple[str, object], ...]:
         weights = {"encoder_weights": str(options.weights), "strides": "v1"} if options.weights else {}
         shared = {"encoder": options.encoder, "steps": options.steps, "batch": options.batch, "seed": seed}
-        return tuple((PILOT[name] | weights | shared).items())
+        return tuple((RECIPES[name] | weights | shared).items())
 
     chosen = options.recipe
     if chosen is None:

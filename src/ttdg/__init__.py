@@ -27,7 +27,7 @@ _HOME = {
     "Segmenter": "ttdg.networks",
     "load": "ttdg.training.checkpoint",
 }
-__all__ = ["METHODS", "NetworkSpec", "Segmenter", "adapt", "load"]  # noqa: F822 (`adapt` is a package and a verb)
+__all__ = ["METHODS", "NetworkSpec", "Segmenter", "adapt", "load"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""Sinkhorn as one GPU program a matrix, which stays in registers from the first sweep to the last.
+"""Sinkhorn as one GPU program a matrix, which stays on the chip from the first sweep to the last.
 
 On a GPU the scaling form is nothing but launch latency: forty launches of microseconds each. Here the whole
 problem — masks, slack, sweeps to a tolerance — is a single launch. On potentials, since exponentials are free
@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 LARGEST = 2**15
-"""Entries, counted in powers of two, that the registers of one multiprocessor hold without spilling."""
+"""Entries, counted in powers of two, beyond which one multiprocessor's registers are too few."""
 
 
 def fits(scores: Tensor) -> bool:
@@ -23,7 +23,9 @@ def fits(scores: Tensor) -> bool:
 
 
 def _block(scores: Tensor) -> tuple[int, int]:
-    return max(16, triton.next_power_of_2(scores.shape[1])), max(16, triton.next_power_of_2(scores.shape[2]))
+    """Powers of two with room for the slack row and column."""
+    n, d = scores.shape[1:]
+    return max(16, triton.next_power_of_2(n + 1)), max(16, triton.next_power_of_2(d + 1))
 
 
 def plan(
@@ -37,7 +39,7 @@ def plan(
     rows, cols = _block(scores)
     P = torch.empty(batch, n, d, device=scores.device, dtype=torch.float32)
     error = torch.empty(batch, device=scores.device, dtype=torch.float32)
-    warps = min(32, max(4, rows * cols // 1024))
+    warps = min(32, max(4, rows * cols // 512))  # sixteen entries a thread
     _plan[(batch,)](
         scores.float().contiguous(),
         row_mass.float().contiguous(),
@@ -58,17 +60,18 @@ def plan(
 
 @triton.jit
 @no_type_check  # triton reads the source: nothing may wrap it
-def _lse(z, extra, axis: tl.constexpr):
-    """log Σ exp along an axis, with one more term for each result."""
-    top = tl.maximum(tl.max(z, axis), extra)
-    total = tl.sum(tl.exp(z - tl.expand_dims(top, axis)), axis) + tl.exp(extra - top)
-    return top + tl.log(total)
+def _fit(z, mass, axis: tl.constexpr):
+    """The potential that gives the exponentials of z + potential these sums; −10³⁰ where z is impossible."""
+    top = tl.max(z, axis)
+    total = tl.sum(tl.exp(z - tl.expand_dims(top, axis)), axis)
+    return tl.where(top > -1e29, tl.log(mass) - top - tl.log(total), -1e30)
 
 
 @triton.jit
 @no_type_check
-def _log(mass, NONE: tl.constexpr):
-    return tl.where(mass > 0, tl.log(tl.maximum(mass, 1e-30)), NONE)
+def _masses(at, i, n, slack):
+    """A row's mass, read anew each time: thirty-two registers a thread are worth more than a cached read."""
+    return tl.where(i == n, slack, tl.load(at + i, mask=i < n, other=0.0, volatile=True))
 
 
 @triton.jit
@@ -80,41 +83,37 @@ def _plan(
     NONE: tl.constexpr = -1e30
     problem = tl.program_id(0).to(tl.int64)
     i, j = tl.arange(0, ROWS), tl.arange(0, COLS)
-    inside = (i < n)[:, None] & (j < d)[None, :]
-    at = problem * n * d + i[:, None] * d + j[None, :]
-    S = tl.load(scores + at, mask=inside, other=NONE)
-    a = tl.load(row_mass + problem * n + i, mask=i < n, other=0.0)
+    rows, cells = row_mass + problem * n, problem * n * d
+    a = tl.load(rows + i, mask=i < n, other=0.0)
     b = tl.load(col_mass + problem * d + j, mask=j < d, other=0.0)
+    inside = (i < n)[:, None] & (j < d)[None, :]
+    S = tl.load(scores + cells + (i[:, None] * d + j[None, :]), mask=inside, other=NONE)
 
     # What is absent, forbidden or not a number is impossible; what can be matched to nothing loses its mass.
-    possible = (a > 0)[:, None] & (b > 0)[None, :] & (S > NONE / 2)
-    S = tl.where(possible, S, NONE)
+    S = tl.where((a > 0)[:, None] & (b > 0)[None, :] & (S > NONE / 2), S, NONE)
     best = tl.max(S, 1)
-    a = tl.where(best > NONE / 2, a, 0.0)
     b = tl.where(tl.max(S, 0) > NONE / 2, b, 0.0)
-    best = tl.where(a > 0, best, 0.0)
-    L = tl.where(possible, (S - best[:, None]) * per_tau, NONE)
+    spare = tl.sum(b, 0) - tl.sum(tl.where(best > NONE / 2, a, 0.0), 0)
+    lowest = tl.min(tl.where(best > NONE / 2, best, 0.0), 0)
 
-    # Slack: a row of score 0 or a column of one low score, with the difference in mass.
-    spare = tl.sum(b, 0) - tl.sum(a, 0)
-    log_a, log_b = _log(a, NONE), _log(b, NONE)
-    log_row, log_col = _log(spare, NONE), _log(-spare, NONE)
-    slack = (tl.min(best, 0) - best) * per_tau
-    slack = tl.where(a > 0, slack, NONE)
+    # Slack: row n with score 0 or column d with one low score takes the difference in mass.
+    S = tl.where((i == n)[:, None] & (b > 0)[None, :], tl.where(spare > 0, 0.0, NONE), S)
+    S = tl.where((best > NONE / 2)[:, None] & (j == d)[None, :], tl.where(spare < 0, lowest, NONE), S)
+    row_slack = tl.maximum(spare, 0.0)
+    b = tl.where(j == d, tl.maximum(-spare, 0.0), b)
+    best = tl.max(S, 1)
+    L = tl.where(S > NONE / 2, (S - best[:, None]) * per_tau, NONE)
 
     g = tl.where(b > 0, 0.0, NONE)
-    g_slack = tl.where(spare < 0, 0.0, NONE)
-    f = log_a - _lse(L + g[None, :], slack + g_slack, 1)
-    f_slack = log_row - _lse(g, NONE, 0)
+    f = _fit(L + g[None, :], _masses(rows, i, n, row_slack), 1)
     sweep = 0
     worst = tolerance + 1.0
     while (sweep < max_sweeps) & (worst > tolerance):
         old = g
-        g = log_b - _lse(L + f[:, None], f_slack + tl.zeros_like(g), 0)
-        g_slack = log_col - _lse(slack + f, NONE, 0)
-        f = log_a - _lse(L + g[None, :], slack + g_slack, 1)
-        f_slack = log_row - _lse(g, NONE, 0)
+        g = _fit(L + f[:, None], b, 0)
+        f = _fit(L + g[None, :], _masses(rows, i, n, row_slack), 1)
         worst = tl.max(tl.where(b > 0, tl.abs(b * (tl.exp(old - g) - 1.0)), 0.0), 0)
         sweep += 1
-    tl.store(P + at, tl.exp(L + f[:, None] + g[None, :]), mask=inside)
+    inside = (i < n)[:, None] & (j < d)[None, :]
+    tl.store(P + cells + (i[:, None] * d + j[None, :]), tl.exp(L + f[:, None] + g[None, :]), mask=inside)
     tl.store(error + problem, worst)

@@ -9,7 +9,6 @@ from ttdg.errors import UserError, near_miss
 from ttdg.networks import ENCODERS
 from ttdg.training.losses import LOSSES
 
-
 CHOICES = {"strides": ("v1", "v1.5"), "optimiser": ("sgd", "adamw"), "precision": ("auto", "32", "bf16")}
 
 
