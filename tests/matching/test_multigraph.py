@@ -101,6 +101,15 @@ def test_graphs_of_unequal_sizes_become_one_padded_batch():
     assert (batch.nodes[1, 1:] == 0).all()
 
 
+def test_edges_that_do_not_fit_their_nodes_are_refused_in_words():
+    with pytest.raises(UserError, match=r"graph 1 has 2 nodes but edges of shape \(3, 3\)"):
+        graph_batch([(torch.ones(3, 2), torch.ones(3, 3)), (torch.ones(2, 2), torch.ones(3, 3))])
+
+
+def test_a_single_graph_is_matched_to_the_universe_alone(plant):
+    assert match(plant(0, [4], 5).graphs, universe_size=5).universe.sum() == 4
+
+
 def test_an_unknown_method_is_answered_with_the_known_ones(plant):
     with pytest.raises(UserError, match=r"did you mean 'hippi'.*known: ga, hippi, pairwise, spectral"):
         match(plant(0, [3, 3], 3).graphs, universe_size=3, method="hipi")

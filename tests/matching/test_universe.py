@@ -9,9 +9,11 @@ from ttdg.matching import (
     FORBIDDEN,
     assign,
     cycle_violation,
+    forbid,
     pairwise,
     round_matching,
     same_class,
+    same_class_pairs,
     soft_affinity,
     universe_scores,
 )
@@ -112,6 +114,17 @@ def test_pairwise_matches_that_contradict_each_other_are_found():
     X = torch.eye(2).expand(3, 3, 2, 2).clone()
     X[0, 2], X[2, 0] = torch.eye(2).flip(0), torch.eye(2).flip(0)
     assert cycle_violation(X) == 1.0
+
+
+def test_a_class_masked_affinity_has_no_mass_across_classes(ragged):
+    _, affinity, _, mask = ragged(0, [5, 4, 3], 6)
+    labels = torch.tensor([[1, 2, 1, 2, 1], [2, 1, 1, 2, 0], [2, 2, 1, 0, 0]])
+    W = same_class_pairs(labels)
+    assert not W[:, 1, :, 4].any()
+    M = soft_affinity(forbid(affinity, W), mask, max_sweeps=50)
+    others = ~torch.eye(3).bool()[:, :, None, None]
+    assert (M[~W & others] == 0).all()
+    assert M[0, 1][W[0, 1]].sum() > 3
 
 
 def test_soft_affinity_is_symmetric_with_the_identity_for_a_graph_and_itself(ragged):

@@ -27,6 +27,7 @@ from ttdg.matching.universe import (
     forbid,
     pairwise,
     same_class,
+    same_class_pairs,
     soft_affinity,
     universe_scores,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "ridge_universe",
     "round_matching",
     "same_class",
+    "same_class_pairs",
     "sinkhorn",
     "sinkhorn_log",
     "soft_affinity",

@@ -18,10 +18,10 @@ def agreement(
     Unlike the objective of Eq. 4 it counts agreement per match, not its sum, so it does not prefer matchings that
     cover more edges, or heavier ones. With partial overlap the truth does best here, and often not in Eq. 4.
     """
-    others = ~torch.eye(len(U), dtype=torch.bool, device=U.device)
     X = pairwise(U)
     nodes = (X * affinity).sum((2, 3)) / X.sum((2, 3)).clamp(min=1)
-    return (2 * _edge_correlation(U, centred(edges, mask)) + nodes)[others].mean()
+    pair = 2 * _edge_correlation(U, centred(edges, mask)) + nodes
+    return (pair.sum() - pair.trace()) / max(len(U) * (len(U) - 1), 1)
 
 
 def centred(edges: Float[Tensor, "m n n"], mask: Bool[Tensor, "m n"]) -> Float[Tensor, "m n n"]:

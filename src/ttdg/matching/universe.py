@@ -51,6 +51,11 @@ def same_class(labels: Int[Tensor, "m n"], universe_classes: Int[Tensor, " d"]) 
     return labels[:, :, None] == universe_classes
 
 
+def same_class_pairs(labels: Int[Tensor, "m n"]) -> Bool[Tensor, "m m n n"]:
+    """W_ij: which nodes of any two graphs are of one class; padding, label 0, is of none."""
+    return (labels[:, None, :, None] == labels[None, :, None, :]) & (labels > 0)[:, None, :, None]
+
+
 def forbid(scores: Float[Tensor, "*shape"], allowed: Bool[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     return scores.masked_fill(~allowed, FORBIDDEN)
 

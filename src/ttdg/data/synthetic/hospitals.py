@@ -90,8 +90,8 @@ POLYP: Mapping[str, Hospital] = {
     # an old one: dark, amber, square field
     "harbour": _bowels(
         Style(
-            colour=((1.05, 0.1, 0), (0.2, 0.65, 0), (0.1, 0.25, 0.25)),
-            gamma=1.35,
+            colour=((1.05, 0.1, 0), (0.12, 0.76, 0), (0.1, 0.28, 0.36)),
+            gamma=1.2,
             vignette=0.35,
             aperture=1.0,
             squareness=6.0,
@@ -102,9 +102,9 @@ POLYP: Mapping[str, Hospital] = {
     # narrow-band light: teal, grainy
     "valley": _bowels(
         Style(
-            colour=((0.3, 0.45, 0.1), (0, 1.0, 0.15), (0, 0.5, 0.6)), aperture=1.25, noise=0.04, quality=80
+            colour=((0.4, 0.4, 0.1), (0, 1.0, 0.15), (0, 0.5, 0.6)), aperture=1.25, noise=0.03, quality=80
         ),
-        Polyps(often=(0.5, 0.3, 0.2), radius=(0.17, 0.32)),
+        Polyps(often=(0.5, 0.3, 0.2), radius=(0.18, 0.34)),
     ),
     # a fogged lens: pale, soft, no border
     "lakeside": _bowels(
