@@ -101,9 +101,7 @@ POLYP: Mapping[str, Hospital] = {
     ),
     # narrow-band light: teal, grainy
     "valley": _bowels(
-        Style(
-            colour=((0.4, 0.4, 0.1), (0, 1.0, 0.15), (0, 0.5, 0.6)), aperture=1.25, noise=0.03, quality=80
-        ),
+        Style(colour=((0.4, 0.4, 0.1), (0, 1.0, 0.15), (0, 0.5, 0.6)), aperture=1.25, noise=0.03, quality=80),
         Polyps(often=(0.5, 0.3, 0.2), radius=(0.18, 0.34)),
     ),
     # a fogged lens: pale, soft, no border
