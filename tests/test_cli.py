@@ -1,4 +1,5 @@
 import re
+import shutil
 import subprocess
 import sys
 
@@ -118,10 +119,8 @@ def test_data_is_found_by_option_or_environment(discs, monkeypatch, model):
 
 def test_check_passes_a_sound_benchmark_and_fails_a_broken_one(discs, tmp_path):
     assert run("data", "check", discs).exit_code == 0
-    import shutil
-
     shutil.copytree(discs, tmp_path / "broken")
     (tmp_path / "broken" / "west" / "masks" / "03.png").unlink()
     result = run("data", "check", tmp_path / "broken")
     assert result.exit_code == 1
-    assert "03.png" in result.output
+    assert "03.png" in result.output.replace("\n", "")  # a narrow terminal may break the name
