@@ -27,7 +27,7 @@ RUNS: tuple[Stages, ...] = (
     ((4.0, 0.5), (4.0, 0.2)),
     ((6.0, 0.8), (4.0, 0.3), (2.0, 0.15)),
 )
-SELF_WEIGHT = 0.25
+SELF_WEIGHT = 0.2
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ def match(
 ) -> Matches:
     """Match all graphs to one universe of `universe_size` points, hence to each other.
 
-    "ga" refines a spectral start by nodes and edges (graduated assignment), in hotter and hotter runs for as long as
-    the matchings agree better; "hippi" refines it by edges alone, "spectral" not at all; "pairwise" matches nodes pair
-    by pair, for comparison. `affinity` holds similarities in the order of [−1, 1] between the nodes of any two graphs;
-    cosines of `graphs.nodes` if not given.
+    "ga" refines a spectral start by nodes and edges (graduated assignment), in hotter and hotter runs until two in
+    a row agree no better; "hippi" refines it by edges alone, "spectral" not at all; "pairwise" matches nodes pair
+    by pair, for comparison. `affinity` holds similarities in the order of [−1, 1] between the nodes of any two
+    graphs; cosines of `graphs.nodes` if not given.
     """
     if method not in METHODS:
         raise UserError(f"no matching method {method!r}{near_miss(method, METHODS)}")
@@ -84,12 +84,12 @@ def cosine_affinity(graphs: GraphBatch) -> Float[Tensor, "m m n n"]:
 def _ga(graphs: GraphBatch, similarity: Tensor, d: int) -> Matches:
     M, edges, mask = soft_affinity(similarity, graphs.mask), centred(graphs.edges, graphs.mask), graphs.mask
     start = spectral_scores(M, mask, d)
-    best, agreed = _judged(start, graphs, similarity)
+    (best, agreed), misses = _judged(start, graphs, similarity), 0
     for stages in RUNS:
         U, agrees = _judged(_refined(M, edges, start, mask, stages), graphs, similarity)
-        if agrees <= agreed + 1e-6:
+        best, agreed, misses = (U, agrees, 0) if agrees > agreed + 1e-6 else (best, agreed, misses + 1)
+        if misses == 2:
             break
-        best, agreed = U, agrees
     return Matches(pairwise(best), best)
 
 
