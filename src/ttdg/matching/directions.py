@@ -63,13 +63,14 @@ def qap_direction(
     points, already weighted; it keeps the prior in every step, where the paper uses it for the first U only.
     Without `affinity` the cost is linear in the number of graphs.
     """
-    V = unary
-    if affinity is not None:
-        V = _plus(V, _one_matrix(affinity)[None], U.reshape(1, -1, U.shape[2]))
+    V = torch.zeros_like(U) if unary is None else unary
     if edge_weight:
         AU, S = _drawn(edges, U, self_weight)
-        V = _plus(V, AU, 2 * edge_weight * S)
-    return torch.zeros_like(U) if V is None else V.view_as(U)
+        drawn = AU @ (2 * edge_weight * S)
+        V = drawn if unary is None else drawn + unary
+    if affinity is not None:
+        V = torch.addmm(V.flatten(0, 1), _one_matrix(affinity), U.flatten(0, 1)).view_as(U)
+    return V
 
 
 def qap_objective(
@@ -101,20 +102,16 @@ def stacked(affinity: Float[Tensor, "m m n n"]) -> Float[Tensor, "m m n n"]:
     return affinity.transpose(1, 2).contiguous().transpose(1, 2)
 
 
-def _plus(V: Tensor | None, A: Tensor, B: Tensor) -> Tensor:
-    """V + A B in one pass."""
-    return A @ B if V is None else torch.baddbmm(V.reshape(len(A), -1, B.shape[2]), A, B)
-
-
 def _one_matrix(affinity: Tensor) -> Tensor:
     m, _, n, _ = affinity.shape
     return affinity.transpose(1, 2).reshape(m * n, m * n)
 
 
 def _drawn(edges: Tensor, U: Tensor, self_weight: float) -> tuple[Tensor, Tensor]:
-    """𝒜_i U_i, and for each graph what it should agree with: all graphs' edges drawn on the universe."""
+    """𝒜_i U_i, and what it should agree with: all graphs' edges drawn on the universe, one matrix for all graphs or,
+    where a graph's own count less, one for each."""
     AU = edges @ U
     if self_weight == 1.0:
-        return AU, (U.flatten(0, 1).T @ AU.flatten(0, 1)).expand(len(U), -1, -1)
+        return AU, U.flatten(0, 1).T @ AU.flatten(0, 1)
     own = U.mT @ AU
     return AU, own.sum(0) - (1 - self_weight) * own
