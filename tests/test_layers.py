@@ -9,6 +9,7 @@ SRC = Path(__file__).parents[1] / "src" / "ttdg"
 
 LAYERS = (
     {"types", "errors", "files"},
+    {"parts"},
     {"matching", "networks", "data", "metrics"},
     {"graphs"},
     {"prior"},

@@ -3,7 +3,7 @@
     import ttdg
 
     model = ttdg.load("demo")
-    adapter = ttdg.adapt(model.network, "tent")
+    adapter = ttdg.adapt(model, "tent")
     logits = adapter(images)          # adapts to these images, then answers them
     adapter.reset()                   # the source model again, bit for bit
 

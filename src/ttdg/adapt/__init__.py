@@ -6,14 +6,16 @@ A method is one file with a factory and a `METHOD` that declares what it does, a
 import copy
 import inspect
 import sys
+from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
 
 from torch import nn
 
 from ttdg.adapt import alpha_bn, norm, source, tent
 from ttdg.adapt.adapter import Adapter, Fixed, GradientAdapter, Method
 from ttdg.errors import UserError, near_miss
+from ttdg.parts import Part, wanted
 
 METHODS: dict[str, Method] = {
     "source": source.METHOD,
@@ -23,12 +25,28 @@ METHODS: dict[str, Method] = {
 }
 
 
-def adapt(network: nn.Module, method: str, **options: Any) -> Adapter:
-    """An adapter around a copy of `network`: `logits = adapter(images)`; `adapter.reset()` is the source again."""
+@runtime_checkable
+class Trained(Protocol):
+    """A loaded checkpoint: a network, and the parts that were fitted to it."""
+
+    @property
+    def network(self) -> nn.Module: ...
+
+    @property
+    def parts(self) -> Mapping[str, Part]: ...
+
+
+def adapt(model: nn.Module | Trained, method: str, **options: Any) -> Adapter:
+    """An adapter around a copy of the network: `logits = adapter(images)`; `adapter.reset()` is the source again.
+
+    Any module that maps images to logits will do; methods that need parts from source time want the loaded model.
+    """
     if method not in METHODS:
         raise UserError(f"unknown method {method!r}{near_miss(method, METHODS)}")
     values = {name: checked(method, name, value) for name, value in options.items()}
-    return METHODS[method].build(copy.deepcopy(network), **values)
+    network, parts = (model, {}) if isinstance(model, nn.Module) else (model.network, model.parts)
+    found = wanted(method, METHODS[method].parts, parts)
+    return METHODS[method].build(copy.deepcopy(network), *found, **values)
 
 
 def defaults(method: str) -> dict[str, Any]:
@@ -59,8 +77,8 @@ def checked(method: str, name: str, value: Any) -> Any:
 class _Callable(ModuleType):
     """`ttdg.adapt` is this package and also the verb: `ttdg.adapt(network, "tent")`."""
 
-    def __call__(self, network: nn.Module, method: str, **options: Any) -> Adapter:
-        return adapt(network, method, **options)
+    def __call__(self, model: nn.Module | Trained, method: str, **options: Any) -> Adapter:
+        return adapt(model, method, **options)
 
 
 sys.modules[__name__].__class__ = _Callable

@@ -41,7 +41,9 @@ class Method:
     predict: Literal["before", "after"]  # the update
     paper: str
     origin: str  # where the default hyper-parameters come from
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # of the network: "BatchNorm", "encode/decode", "dropout", "batch ≥ 2"
+    parts: tuple[str, ...] = ()  # from source time, in the order `build` takes them after the network
+    reset: Literal["episodic", "online", "continual"] = "online"  # the policy it was published with
 
 
 class Fixed:

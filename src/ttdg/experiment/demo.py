@@ -82,7 +82,7 @@ def _dice_by_case(records: Records) -> dict[str, float]:
 
 
 def _answers(model: Model, site: Site, benchmark: Benchmark, method: str) -> dict[str, np.ndarray]:
-    adapter = adapt(model.network, method)
+    adapter = adapt(model, method)
     answers: dict[str, np.ndarray] = {}
     for batch in batches_on(torch.device("cpu"), site.cases, fitted(model.card, benchmark), BATCH):
         labels = adapter(batch.images).argmax(1).to(torch.uint8).numpy()

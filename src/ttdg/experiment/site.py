@@ -38,7 +38,7 @@ def evaluate_site(
         )
     if shuffle >= 0:
         random.Random(shuffle).shuffle(cases)
-    adapter = adapt(model.network, setting.method, **(options or {}))
+    adapter = adapt(model, setting.method, **(options or {}))
     device = next(model.network.parameters()).device
     batches = batches_on(device, cases, fitted(model.card, benchmark), setting.batch, workers, progress)
     return evaluate(adapter, batches, model.card.benchmark.regions, setting, surfaces)

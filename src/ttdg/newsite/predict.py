@@ -48,7 +48,7 @@ def predict(
     with memory still has to *see* it, so that the stream it resumes is the stream it left.
     """
     device = next(model.network.parameters()).device
-    adapter = adapt(model.network, method, **(options or {}))
+    adapter = adapt(model, method, **(options or {}))
     journal = Journal(out)
     cases = open_folder(images)
     chain = _hash(model.card.sha256, method, json.dumps(options or {}, sort_keys=True), str(batch))

@@ -16,6 +16,7 @@ from ttdg.data import Benchmark
 from ttdg.errors import UserError
 from ttdg.files import whole_folder, write_text
 from ttdg.networks import NetworkSpec, Segmenter
+from ttdg.parts import Part, load_parts
 
 FORMAT = 1
 EMBEDDED = ("demo",)
@@ -49,6 +50,7 @@ class ModelCard:
 class Model:
     network: Segmenter
     card: ModelCard
+    parts: Mapping[str, Part] = field(default_factory=dict)  # what methods need besides the network
 
 
 def save(folder: Path, network: Segmenter, card: ModelCard) -> ModelCard:
@@ -79,7 +81,7 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Model:
         )
     network = Segmenter(card.network)
     _fill(network, weights)
-    return Model(network.to(device).eval(), card)
+    return Model(network.to(device).eval(), card, load_parts(folder, card.sha256))
 
 
 def read_card(folder: Path) -> ModelCard:

@@ -1,0 +1,80 @@
+"""What a method needs from source time besides the network: a part, stored beside the checkpoint's weights.
+
+A part is a value: tensors and the settings that say what to build from them. The network's own weights stay those
+that every method uses. `<name>.safetensors` holds both, and the hash of the weights it was fitted to.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ttdg.errors import UserError
+from ttdg.files import whole_file
+
+RESERVED = "model"  # the network itself
+MAKES = {  # part → the command that makes it
+    "prior": "ttdg fit-prior",
+    "judge": "ttdg fit-judge",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    tensors: Mapping[str, Tensor]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def save_part(folder: Path, name: str, part: Part, network_sha256: str) -> Path:
+    """Write `name` beside the checkpoint in `folder`, for the network whose weights have that hash."""
+    from safetensors.torch import save_file
+
+    assert name != RESERVED
+    tensors = {key: value.detach().cpu().contiguous() for key, value in part.tensors.items()}
+    about = {"settings": json.dumps(dict(part.settings)), "network": network_sha256}
+    with whole_file(path := folder / f"{name}.safetensors") as temporary:
+        save_file(tensors, temporary, metadata=about)
+    return path
+
+
+def load_parts(folder: Path, network_sha256: str) -> dict[str, Part]:
+    """Every part in the folder. One fitted to other weights is an error: its answers would be noise."""
+    return {
+        path.stem: _load(path, network_sha256)
+        for path in sorted(folder.glob("*.safetensors"))
+        if path.stem != RESERVED and not path.name.startswith(".")
+    }
+
+
+def wanted(method: str, needs: tuple[str, ...], parts: Mapping[str, Part]) -> list[Part]:
+    """The parts a method needs, in its order; a missing one is an error that names the command to make it."""
+    for name in needs:
+        if name not in parts:
+            command = MAKES.get(name, f"ttdg train --with {name}")
+            raise UserError(
+                f"method {method!r} needs the part {name!r} beside the checkpoint; make it with `{command}`"
+            )
+    return [parts[name] for name in needs]
+
+
+def _load(path: Path, network_sha256: str) -> Part:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            settings = json.loads(about["settings"])
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise UserError(
+            f"{path} is not a part of a checkpoint ({error!r}); make it again or remove it"
+        ) from None
+    if about.get("network") != network_sha256:
+        raise UserError(
+            f"{path} was fitted to other weights than those in {path.parent}; make it again with "
+            f"`{MAKES.get(path.stem, f'ttdg train --with {path.stem}')}` or remove it"
+        )
+    return Part(tensors, settings)

@@ -1,0 +1,65 @@
+import pytest
+import torch
+
+from ttdg.adapt import METHODS
+from ttdg.adapt.adapter import Fixed, Method
+from ttdg.errors import UserError
+from ttdg.networks import NetworkSpec, Segmenter
+from ttdg.parts import Part, load_parts, save_part, wanted
+
+A_PART = Part({"universe": torch.eye(3), "index": torch.arange(2)}, {"classes": [0, 1], "tau": 0.1})
+
+
+def test_a_part_is_read_back_as_it_was_written(tmp_path):
+    save_part(tmp_path, "prior", A_PART, "hash")
+    (found,) = load_parts(tmp_path, "hash").values()
+    assert found.settings == A_PART.settings
+    assert all(torch.equal(found.tensors[name], value) for name, value in A_PART.tensors.items())
+
+
+def test_a_part_of_other_weights_is_refused(tmp_path):
+    save_part(tmp_path, "prior", A_PART, "hash")
+    with pytest.raises(UserError, match=r"fitted to other weights.*ttdg fit-prior"):
+        load_parts(tmp_path, "another")
+
+
+def test_a_file_that_is_no_part_is_refused_by_name(tmp_path):
+    (tmp_path / "judge.safetensors").write_bytes(b"no")
+    with pytest.raises(UserError, match=r"judge\.safetensors is not a part"):
+        load_parts(tmp_path, "hash")
+
+
+def test_the_networks_own_weights_are_not_a_part(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"anything")
+    assert load_parts(tmp_path, "hash") == {}
+
+
+def test_a_missing_part_names_the_command_that_makes_it():
+    with pytest.raises(UserError, match=r"'universe' needs the part 'prior'.*ttdg fit-prior"):
+        wanted("universe", ("prior",), {})
+    with pytest.raises(UserError, match="ttdg train --with deynet"):
+        wanted("deynet", ("deynet",), {})
+
+
+def test_parts_travel_with_the_checkpoint_to_the_method(tmp_path, monkeypatch):
+    import ttdg
+    from ttdg.data import load_benchmark
+    from ttdg.training.checkpoint import ModelCard, load, save
+
+    network = Segmenter(NetworkSpec(2, "light"))
+    card = save(tmp_path / "m", network, ModelCard(network.spec, load_benchmark("polyp")))
+    save_part(tmp_path / "m", "prior", A_PART, card.sha256)
+    seen = []
+
+    def build(network, part, *, lr: float = 1.0):
+        seen.append((part, lr))
+        return Fixed(network)
+
+    monkeypatch.setitem(
+        METHODS, "x", Method(build, "", "nothing", "EVAL", False, 1, 0, "before", "", "", parts=("prior",))
+    )
+    ttdg.adapt(load(tmp_path / "m"), "x", lr=2.0)
+    assert seen[0][0].settings == A_PART.settings
+    assert seen[0][1] == 2.0
+    with pytest.raises(UserError, match="needs the part 'prior'"):
+        ttdg.adapt(network, "x")
