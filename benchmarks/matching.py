@@ -1,13 +1,17 @@
 """Speed of the matching core beside its peers, in one run: `python benchmarks/matching.py [--device cuda]`.
 
 Every table times its rows in turn, round after round, and gives medians, so that whatever else the machine
-does falls on all of them alike. On CPU one thread unless told otherwise. On CUDA the plans are first checked
-against the float64 reference. Peers that are not installed are left out.
+does falls on all of them alike. On CPU one thread unless told otherwise. On CUDA the fused kernel is first checked
+against the float64 reference, in a process of its own, and left out if it fails. Peers that are not installed are
+left out; a section that fails says why and leaves the stage to the next.
 """
 
 import argparse
 import statistics
+import subprocess
+import sys
 import time
+import traceback
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
@@ -15,6 +19,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from matching_fused import fused_section
 from matching_peers import (
     gamgm_iterations,
     gamgm_schedules,
@@ -24,43 +29,10 @@ from matching_peers import (
     pygm_sinkhorn,
 )
 from matching_planted import plant, recall
-from ttdg.graphs import Affinity, MLPAffinity
-from ttdg.matching import (
-    assign,
-    match,
-    matching_loss,
-    qap_direction,
-    sinkhorn,
-    sinkhorn_log,
-    soft_affinity,
-    solve,
-    stacked,
-)
-
-N, D, H = 100, 120, 256
-Runs = dict[str, Callable[[], object]]
-
-
-def race(runs: Runs, rounds: int, device: str) -> dict[str, float]:
-    """Median milliseconds of each, taken in turn."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(rounds + 2):
-        for name, run in runs.items():
-            _wait(device)
-            start = time.perf_counter()
-            run()
-            _wait(device)
-            if turn >= 2:
-                times[name].append(1e3 * (time.perf_counter() - start))
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-def table(title: str, head: list[str], rows: list[list[str]]) -> None:
-    print(f"\n### {title}\n")
-    print("| " + " | ".join(head) + " |")
-    print("|" + "---|" * len(head))
-    for row in rows:
-        print("| " + " | ".join(row) + " |")
+from matching_rounding import rounding_section
+from matching_step import step_section
+from matching_timing import D, N, Runs, race, random_problem, repeat, table
+from ttdg.matching import match, qap_direction, sinkhorn, sinkhorn_log, solve
 
 
 def sinkhorn_section(device: str, rounds: int) -> None:
@@ -92,13 +64,14 @@ def sinkhorn_section(device: str, rounds: int) -> None:
 def solver_section(device: str, rounds: int) -> None:
     rows = []
     for m in (2, 4, 8, 16, 32):
-        edges, affinity, U, mask = _random_problem(m, device)
+        edges, affinity, U, mask = random_problem(m, device)
         direction = lambda U, e=edges, a=affinity, m=m: qap_direction(e, a, U) / m  # noqa: E731
         ours = lambda k, d=direction, U=U, mask=mask: solve(d, U, mask, tolerance=0.0, max_iterations=k)  # noqa: E731
         loops: dict[str, Callable[[int], object]] = {"ours": ours}
         if find_spec("pygmtools"):
             loops["pygmtools gamgm"] = partial(gamgm_iterations, edges, affinity, U)
-            loops["loop over pairs, pygmtools sinkhorn"] = partial(naive_iterations, edges, affinity, U)
+            if device == "cpu" or m <= 8:
+                loops["loop over pairs, pygmtools sinkhorn"] = partial(naive_iterations, edges, affinity, U)
         few, many = 2, 7
         runs = {f"{name}|{k}": partial(loop, k) for name, loop in loops.items() for k in (few, many)}
         times = race(runs, max(3, rounds // 3), device)
@@ -109,15 +82,16 @@ def solver_section(device: str, rounds: int) -> None:
 
 def direction_section(device: str, rounds: int) -> None:
     rows = []
-    A = torch.rand(1500, 1500, device=device)
+    side = 1500 if device == "cpu" else 8192
+    A = torch.rand(side, side, device=device)
     for m in (4, 8, 16, 32):
-        edges, affinity, U, _ = _random_problem(m, device)
+        edges, affinity, U, _ = random_problem(m, device)
         V = partial(qap_direction, edges, affinity, U)
         # Several in a row: in the solver V finds its operands in the caches, after a large product it does not.
-        times = race({"V": partial(_repeat, V, 10), "matmul": partial(torch.mm, A, A)}, rounds, device)
+        times = race({"V": partial(repeat, V, 10), "matmul": partial(torch.mm, A, A)}, rounds, device)
         times["V"] /= 10
         rate = (2 * m * m * N * N * D + 2 * m * N * N * D + 4 * m * N * D * D) / times["V"] / 1e6
-        peak = 2 * 1500**3 / times["matmul"] / 1e6
+        peak = 2 * side**3 / times["matmul"] / 1e6
         rows.append([str(m), f"{times['V']:.2f}", f"{rate:.0f}", f"{peak:.0f}", f"{100 * rate / peak:.0f} %"])
     table(
         "The direction V against this machine's matrix product",
@@ -130,7 +104,7 @@ def growth_section(device: str, rounds: int) -> None:
     sizes = (4, 8, 16, 32, 64)
     runs: Runs = {}
     for m in sizes:
-        edges, _, U, mask = _random_problem(m, device, with_affinity=False)
+        edges, _, U, mask = random_problem(m, device, with_affinity=False)
         unary = torch.rand_like(U)
         direction = lambda U, e=edges, u=unary: qap_direction(e, None, U, unary=u)  # noqa: E731
         runs[str(m)] = partial(solve, direction, U, mask, tolerance=0.0, max_iterations=5)
@@ -179,72 +153,11 @@ def end_to_end_section(device: str, rounds: int) -> None:
     )
 
 
-def step_section(device: str, rounds: int) -> None:
-    """One adaptation-side step at m = 4: affinity, M̂, solve, matching loss, backward."""
-    rows = []
-    nodes = torch.nn.functional.normalize(
-        torch.randn(4, N, H, generator=torch.Generator().manual_seed(0)), dim=2
-    )
-    nodes = nodes.to(device).requires_grad_()
-    edges, _, _, mask = _random_problem(4, device, with_affinity=False)
-    universe = torch.nn.functional.normalize(
-        torch.randn(D, H, generator=torch.Generator().manual_seed(1)), dim=1
-    )
-    for affinity in (Affinity(H).to(device), MLPAffinity(H).to(device)):
-        step = partial(_step, affinity, nodes, edges, mask, universe.to(device))
-        step()
-        if device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-            before = torch.cuda.memory_allocated()
-            step()
-            memory = f"{(torch.cuda.max_memory_allocated() - before) / 2**20:.0f}"
-        else:
-            memory = ""
-        ms = race({"step": step}, rounds, device)["step"]
-        rows.append([type(affinity).__name__, f"{ms:.1f}", memory])
-    table(
-        "One adaptation-side step, m = 4, forward and backward, 10 iterations",
-        ["affinity", "ms", "peak MiB"],
-        rows,
-    )
-
-
-def _step(affinity: torch.nn.Module, nodes: Tensor, edges: Tensor, mask: Tensor, universe: Tensor) -> None:
-    M = affinity(nodes, mask)
-    E = nodes.detach() @ universe.T
-    soft = soft_affinity(M.detach(), mask)
-    U = solve(
-        lambda U: qap_direction(edges, soft, U, unary=E),
-        assign(E, mask),
-        mask,
-        tolerance=0.0,
-        max_iterations=10,
-    )
-    loss = matching_loss(M, U.matching, mask)
-    torch.autograd.grad(loss, [nodes, *affinity.parameters()], allow_unused=True)
-
-
-def _random_problem(
-    m: int, device: str, with_affinity: bool = True
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    draw = torch.Generator().manual_seed(m)
-    edges = torch.rand(m, N, N, generator=draw) / N
-    affinity = stacked(torch.rand(m, m, N, N, generator=draw)).to(device) if with_affinity else None
-    mask = torch.ones(m, N, dtype=torch.bool, device=device)
-    U = assign(torch.rand(m, N, D, generator=draw).to(device), mask)
-    return (edges + edges.mT).to(device), affinity, U, mask
-
-
 def _eager(S: Tensor, a: Tensor, b: Tensor, tau: float) -> Tensor:
     from ttdg.matching.balance import balance
     from ttdg.matching.scaling import scale
 
     return scale(*balance(S, a, b), tau, 0.0, 10).plan(*S.shape[1:])
-
-
-def _repeat(run: Callable[[], object], times: int) -> None:
-    for _ in range(times):
-        run()
 
 
 def _timed(run: Callable[[], object], planted: object) -> tuple[float, float]:
@@ -254,19 +167,18 @@ def _timed(run: Callable[[], object], planted: object) -> tuple[float, float]:
     return recall(getattr(found, "pairs", found), planted), ms  # type: ignore[arg-type]
 
 
-def _wait(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
 SECTIONS: dict[str, Callable[[str, int], None]] = {
     "sinkhorn": sinkhorn_section,
+    "step": step_section,
     "solver": solver_section,
     "direction": direction_section,
     "growth": growth_section,
+    "rounding": rounding_section,
     "end_to_end": end_to_end_section,
-    "step": step_section,
+    "fused": fused_section,
 }
+ON_CPU = tuple(name for name in SECTIONS if name != "fused")
+ON_CUDA = tuple(name for name in ON_CPU if name != "end_to_end")  # the peers' schedules take minutes there
 
 
 def main() -> None:
@@ -275,15 +187,35 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no section after so many")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     print(
-        f"torch {torch.__version__}, {options.device}, {options.threads} CPU thread(s), medians of {options.rounds}"
+        f"torch {torch.__version__}, {options.device}, {options.threads} CPU thread(s), medians of {options.rounds}",
+        flush=True,
     )
-    for name in options.sections or SECTIONS:
-        if options.device == "cuda" and name == "end_to_end":
-            continue  # the peers' schedules take minutes and gain nothing there
-        SECTIONS[name](options.device, options.rounds)
+    begin = time.perf_counter()
+    if options.device == "cuda" and options.sections != ["fused"]:
+        _trust_fused_kernel()
+    failed = False
+    for name in options.sections or (ON_CUDA if options.device == "cuda" else ON_CPU):
+        if time.perf_counter() - begin > options.seconds:
+            print(f"\n{name}: no time left")
+            continue
+        try:
+            SECTIONS[name](options.device, options.rounds)
+        except Exception:  # noqa: BLE001 the other tables are wanted all the same
+            failed = True
+            traceback.print_exc(file=sys.stdout)
+        print(f"\n({name} done after {time.perf_counter() - begin:.0f} s)", flush=True)
+    sys.exit(failed)
+
+
+def _trust_fused_kernel() -> None:
+    """Only if it proves right in a process of its own: an illegal access would end this one."""
+    if subprocess.run([sys.executable, __file__, "fused", "--device", "cuda"], check=False).returncode:
+        print("\nthe fused kernel failed: all that follows is without it", flush=True)
+        sys.modules["ttdg.matching.sinkhorn"]._fused_kernel = lambda: None  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

@@ -47,10 +47,58 @@ def plant(
         nodes[i, inliers] = points[chosen] + node_noise * torch.randn(n, node_dim, generator=draw)
         noise = _symmetric(torch.randn(n, n, generator=draw)) * edge_noise
         edges[i, inliers[:, None], inliers] = (weights[chosen[:, None], chosen] + noise).fill_diagonal_(0)
-    labels = torch.ones(m, size, dtype=torch.long)
-    graphs = GraphBatch(nodes, edges, labels, labels.bool())
-    unit = torch.nn.functional.normalize(nodes, dim=-1).flatten(0, 1)
-    return Planted(graphs, (unit @ unit.T).view(m, size, m, size).transpose(1, 2), truth)
+    return _planted(nodes, edges, truth)
+
+
+def plant_places(
+    seed: int,
+    *,
+    m: int = 6,
+    n: int = 24,
+    d: int = 30,
+    place_noise: float = 0.02,
+    node_noise: float = 1.0,
+    node_dim: int = 8,
+    neighbours: int = 6,
+) -> Planted:
+    """Another family: sparse graphs of neighbours in the plane.
+
+    Universe points have a place in the unit square and features of few dimensions. A graph sees `n` of them, each place
+    and feature with Gaussian noise, turned by a random angle; its edges join each node to its nearest, with a
+    weight that falls with their distance as it is seen.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    places, points = torch.rand(d, 2, generator=draw), torch.randn(d, node_dim, generator=draw)
+    truth = torch.stack([torch.randperm(d, generator=draw)[:n] for _ in range(m)])
+    seen = places[truth] + place_noise * torch.randn(m, n, 2, generator=draw)
+    angle = 2 * torch.pi * torch.rand(m, generator=draw)
+    turn = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], 1).view(m, 2, 2)
+    distance = torch.cdist(seen @ turn, seen @ turn)
+    near = distance <= distance.sort(2).values[:, :, neighbours : neighbours + 1]
+    edges = _symmetric((-distance / 0.2).exp() * (near | near.mT))
+    nodes = points[truth] + node_noise * torch.randn(m, n, node_dim, generator=draw)
+    return _planted(nodes, edges, truth)
+
+
+def plant_links(
+    seed: int,
+    *,
+    m: int = 6,
+    n: int = 20,
+    d: int = 25,
+    density: float = 0.3,
+    flips: float = 0.03,
+    node_noise: float = 0.8,
+    node_dim: int = 12,
+) -> Planted:
+    """A family on which nothing was chosen: links that are there or not, each turned over with probability `flips`."""
+    draw = torch.Generator().manual_seed(seed)
+    points, links = torch.randn(d, node_dim, generator=draw), torch.rand(d, d, generator=draw) < density
+    truth = torch.stack([torch.randperm(d, generator=draw)[:n] for _ in range(m)])
+    turned = torch.rand(m, n, n, generator=draw) < flips
+    seen = _symmetric(links.float())[truth[:, :, None], truth[:, None, :]].bool()
+    edges = _symmetric((seen ^ turned).float())
+    return _planted(points[truth] + node_noise * torch.randn(m, n, node_dim, generator=draw), edges, truth)
 
 
 def recall(pairs: Float[Tensor, "m m n n"], planted: Planted) -> float:
@@ -59,6 +107,14 @@ def recall(pairs: Float[Tensor, "m m n n"], planted: Planted) -> float:
     real = (truth[:, None, :, None] == truth[None, :, None, :]) & (truth >= 0)[:, None, :, None]
     real &= ~torch.eye(len(truth), dtype=torch.bool)[:, :, None, None]
     return float(pairs[real].double().mean())
+
+
+def _planted(nodes: Tensor, edges: Tensor, truth: Tensor) -> Planted:
+    m, size = truth.shape
+    labels = torch.ones(m, size, dtype=torch.long)
+    graphs = GraphBatch(nodes, edges, labels, labels.bool())
+    unit = torch.nn.functional.normalize(nodes, dim=-1).flatten(0, 1)
+    return Planted(graphs, (unit @ unit.T).view(m, size, m, size).transpose(1, 2), truth)
 
 
 def _symmetric(x: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ttdg.graphs import Affinity, MLPAffinity
-from ttdg.graphs.affinity import relu_sum
+from ttdg.graphs.affinity import BySlices, by_distances, relu_sum
 
 
 def graphs(seed: int = 0):
@@ -62,16 +62,25 @@ def test_the_factored_mlp_is_the_literal_concatenating_mlp():
     assert torch.allclose(affinity(nodes, mask)[0, 3], expected, atol=1e-12)
 
 
-def test_the_factored_sum_has_the_gradient_of_the_literal_one():
+WAYS = {"by distances": by_distances, "by slices": lambda x, y, w: BySlices.apply(x, y, w, 3)}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_factored_sum_and_its_gradient_are_those_of_the_literal_one(way):
     draw = torch.Generator().manual_seed(0)
     x, y, w = (
         torch.randn(*s, generator=draw, dtype=torch.float64, requires_grad=True)
         for s in ((2, 3, 10), (2, 4, 10), (10,))
     )
     G = torch.randn(2, 3, 4, generator=draw, dtype=torch.float64)
-    literal = ((x[:, :, None] + y[:, None]).relu() @ w * G).sum()
-    factored = (relu_sum(x, y, w, slices=3) * G).sum()
+    literal, factored = (x[:, :, None] + y[:, None]).relu() @ w, WAYS[way](x, y, w)
+    assert torch.allclose(factored, literal, atol=1e-12)
     for expected, found in zip(
-        torch.autograd.grad(literal, (x, y, w)), torch.autograd.grad(factored, (x, y, w)), strict=True
+        torch.autograd.grad(literal, (x, y, w), G), torch.autograd.grad(factored, (x, y, w), G), strict=True
     ):
         assert torch.allclose(found, expected, atol=1e-12)
+
+
+def test_from_half_precision_features_the_sum_is_in_single_precision():
+    x, w = torch.ones(1, 2, 4, dtype=torch.bfloat16), torch.ones(4)
+    assert torch.equal(relu_sum(x, x, w), torch.full((1, 2, 2), 8.0))

@@ -7,17 +7,25 @@ import torch
 from ttdg.matching import agreement, centred, cosine_affinity, round_matching
 
 
-def test_for_two_graphs_it_is_the_correlation_of_matched_edges_and_the_mean_affinity_of_matched_nodes(plant):
+def test_for_two_graphs_it_is_the_evidence_in_the_correlation_of_edges_and_the_affinity_of_nodes(plant):
     planted = plant(0, [6, 6], 6, edge_noise=0.3, node_noise=0.5)
     graphs, M = planted.graphs, cosine_affinity(planted.graphs)
     order = planted.pairs[0, 1].argmax(1)
     A, B = graphs.edges[0], graphs.edges[1][order][:, order]
     off = ~torch.eye(6).bool()
     correlation = np.corrcoef(A[off].numpy(), B[off].numpy())[0, 1]
-    expected = 2 * correlation + float(M[0, 1, range(6), order].mean())
-    assert float(agreement(planted.universe, graphs.edges, M, graphs.mask)) == pytest.approx(
-        expected, abs=1e-9
-    )
+    z = (M[0, 1, range(6), order].mean() - M[0, 1].mean()) / M[0, 1].std(correction=0)
+    expected = -30 / 2 * np.log(1 - correlation**2) + 6 / 2 * float(z) ** 2
+    found = agreement(planted.universe, graphs.edges, M, graphs.mask)
+    assert float(found) == pytest.approx(expected, rel=1e-9)
+
+
+def test_random_matchings_of_random_graphs_agree_by_less_than_chance_is_good_for():
+    draw = torch.Generator().manual_seed(0)
+    A = torch.rand(4, 10, 10, generator=draw).triu(1)
+    M, mask = torch.randn(4, 4, 10, 10, generator=draw), torch.ones(4, 10).bool()
+    U = round_matching(torch.rand(4, 10, 10, generator=draw), mask)
+    assert agreement(U, A + A.mT, M, mask) < torch.lgamma(torch.tensor(11.0)) / 3
 
 
 @pytest.mark.parametrize("sizes", [[8, 8, 8], [8, 6, 7, 5]])

@@ -22,7 +22,7 @@ def problem(n: int, d: int):
 
 
 @pytest.mark.parametrize("tau", [1.0, 0.05, 0.005])
-@pytest.mark.parametrize("shape", [(1, 1), (20, 30), (30, 30), (40, 30), (100, 120)])
+@pytest.mark.parametrize("shape", [(1, 1), (20, 30), (30, 30), (40, 30), (100, 120), (128, 128)])
 def test_the_fused_plan_is_that_of_the_log_form(shape, tau):
     from ttdg.matching import fused
 

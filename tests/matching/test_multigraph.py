@@ -58,6 +58,7 @@ def test_renaming_nodes_and_graphs_renames_the_matches(plant, method):
     assert torch.equal(match(new, universe_size=6, method=method).pairs, expected)
 
 
+@pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated")  # pygmtools' own
 @pytest.mark.parametrize("sizes", [[10, 10, 10, 10], [8, 8, 8, 8]])
 def test_recall_under_noise_is_not_below_pygmtools_at_its_better_schedule(plant, sizes):
     ours, theirs = [], []
@@ -76,6 +77,43 @@ def test_recall_under_noise_is_not_below_pygmtools_at_its_better_schedule(plant,
         theirs.append(recall(X, planted.pairs))
     assert sum(ours) >= sum(theirs) - 5 * 0.02
     assert sum(ours) / 5 > 0.7
+
+
+def test_two_graphs_are_matched_alike_in_either_order(plant):
+    for seed in range(3):
+        old = plant(seed, [8, 7], 10, edge_noise=0.05, node_noise=0.5).graphs
+        new = GraphBatch(old.nodes.flip(0), old.edges.flip(0), old.labels.flip(0), old.mask.flip(0))
+        there, back = match(old, universe_size=10).pairs[0, 1], match(new, universe_size=10).pairs[0, 1]
+        assert torch.equal(there, back.T)
+
+
+def test_of_two_graphs_either_is_the_universe_itself_and_parts_of_both_may_be_alone(plant):
+    for seed in range(5):
+        planted = plant(seed, [9, 8], 12)
+        assert recall(match(planted.graphs, universe_size=12).pairs, planted.pairs) > 0.99
+
+
+def links(seed: int, m: int, n: int, d: int) -> tuple[GraphBatch, Tensor]:
+    """Edges that are there or not, some turned over: unlike those on which the constants of `match` were chosen."""
+    draw = torch.Generator().manual_seed(seed)
+    points, linked = torch.randn(d, 8, generator=draw), torch.rand(d, d, generator=draw).triu(1) > 0.7
+    truth = torch.stack([torch.randperm(d, generator=draw)[:n] for _ in range(m)])
+    seen = (linked | linked.T)[truth[:, :, None], truth[:, None, :]]
+    edges = (seen ^ (torch.rand(m, n, n, generator=draw) < 0.03)).float().triu(1)
+    nodes = points[truth] + torch.randn(m, n, 8, generator=draw)
+    mask = torch.ones(m, n).bool()
+    true = (truth[:, None, :, None] == truth[None, :, None, :]).float()
+    return GraphBatch(nodes, edges + edges.mT, mask.long(), mask), true
+
+
+@pytest.mark.parametrize("m", [2, 5])
+def test_refining_by_edges_helps_in_a_family_on_which_nothing_was_chosen(m):
+    found = {"ga": 0.0, "spectral": 0.0, "pairwise": 0.0}
+    for seed in range(4):
+        graphs, true = links(seed, m, 14, 18)
+        for method in found:
+            found[method] += recall(match(graphs, universe_size=18, method=method).pairs, true) / 4
+    assert found["ga"] > max(found["spectral"], found["pairwise"]) + 0.1
 
 
 def test_empty_and_single_node_graphs_are_matched_to_what_there_is(plant):

@@ -3,11 +3,15 @@
 Blocks i = j are zero: a graph is not compared with itself. All blocks lie in memory as one N×N matrix.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from ttdg.matching.universe import from_pairs, pairs
+from ttdg.matching.universe import from_pairs, pairs, stacked_blocks
 
 
 class Affinity(nn.Module):
@@ -22,9 +26,10 @@ class Affinity(nn.Module):
         nn.init.eye_(self.key.weight)
 
     def forward(self, nodes: Float[Tensor, "m n h"], mask: Bool[Tensor, "m n"]) -> Float[Tensor, "m m n n"]:
-        query, key = self.query(nodes), self.key(nodes)
-        i, j = pairs(len(nodes), nodes.device)
-        return _symmetric(query[i] @ key[j].mT, key[i] @ query[j].mT, mask)
+        scores = (
+            self.query(nodes).flatten(0, 1) @ self.key(nodes).flatten(0, 1).T
+        )  # all pairs both ways at once
+        return stacked_blocks((scores + scores.T) / 2 * _between_graphs(mask), len(mask))
 
 
 class MLPAffinity(nn.Module):
@@ -42,35 +47,65 @@ class MLPAffinity(nn.Module):
         self.score = nn.Linear(hidden, 1)
 
     def forward(self, nodes: Float[Tensor, "m n h"], mask: Bool[Tensor, "m n"]) -> Float[Tensor, "m m n n"]:
-        x, y = self.query(nodes), self.key(nodes)
         i, j = pairs(len(nodes), nodes.device)
-        p = len(i)
-        w, b = self.score.weight[0], self.score.bias
-        both = relu_sum(torch.cat([x[i], x[j]]), torch.cat([y[j], y[i]]), w) + b
-        return _symmetric(both[:p], both[p:].mT, mask)
+        there, back = torch.cat([i, j]), torch.cat([j, i])
+        x, y = self.query(nodes).index_select(0, there), self.key(nodes).index_select(0, back)
+        scores = relu_sum(x, y, self.score.weight[0]) + self.score.bias
+        blocks = (scores[: len(i)] + scores[len(i) :].mT) / 2 * (mask[i][:, :, None] & mask[j][:, None, :])
+        return from_pairs(blocks, blocks.new_zeros(len(mask), *blocks.shape[1:]))
 
 
 def relu_sum(
-    x: Float[Tensor, "p n c"], y: Float[Tensor, "p l c"], w: Float[Tensor, " c"], *, slices: int = 64
+    x: Float[Tensor, "p n c"], y: Float[Tensor, "p l c"], w: Float[Tensor, " c"]
 ) -> Float[Tensor, "p n l"]:
-    """Σ_c w_c relu(x_kc + y_lc) for all k, l, without a tensor of n × l × c.
+    """Σ_c w_c relu(x_kc + y_lc) for all k, l, without a tensor of n × l × c."""
+    with torch.autocast(x.device.type, enabled=False):
+        x, y, w = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (x, y, w))
+        return by_distances(x, y, w) if x.is_cpu else BySlices.apply(x, y, w, 64)  # type: ignore[no-untyped-call]
 
-    relu(z) = (z + |z|)/2, and Σ_c |w_c| |x_kc + y_lc| over the c of one sign of w is an L₁ distance, between
-    |w|x and −|w|y, for which torch has a kernel. In slices of the channels, since its CUDA backward does
-    keep one slice.
-    """
+
+def by_distances(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+    """relu(z) = (z + |z|)/2, and Σ_c |w_c| |x_kc + y_lc| over the c of one sign of w is an L₁ distance, between
+    |w|x and −|w|y, for which torch has a kernel, fast on CPUs."""
     linear = (x @ w)[:, :, None] + (y @ w)[:, None, :]
     size, bent = w.abs(), torch.zeros_like(linear)
     for sign, chosen in ((1.0, w > 0), (-1.0, w < 0)):
-        a, b = (x * size)[:, :, chosen], -(y * size)[:, :, chosen]
-        for a_slice, b_slice in zip(torch.split(a, slices, 2), torch.split(b, slices, 2), strict=True):
-            bent = bent + sign * torch.cdist(a_slice, b_slice, p=1.0)
+        bent = bent + sign * torch.cdist((x * size)[:, :, chosen], -(y * size)[:, :, chosen], p=1.0)
     return (linear + bent) / 2
 
 
-def _symmetric(there: Tensor, back: Tensor, mask: Tensor) -> Tensor:
-    """½(f(v_i, v_j) + f(v_j, v_i)ᵀ) on the real nodes of all pairs, so that the order of the graphs is
-    nothing."""
-    i, j = pairs(len(mask), mask.device)
-    blocks = (there + back) / 2 * (mask[i][:, :, None] & mask[j][:, None, :])
-    return from_pairs(blocks, blocks.new_zeros(len(mask), *blocks.shape[1:]))
+class BySlices(torch.autograd.Function):
+    """Slice of channels by slice, forward and again backward, so that no more than one is ever kept; fast on GPUs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, w: Tensor, width: int) -> Tensor:
+        ctx.save_for_backward(x, y, w)
+        ctx.width = width
+        total = x.new_zeros(*x.shape[:2], y.shape[1])
+        for z, part in zip(_slices(x, y, width), torch.split(w, width), strict=True):
+            total += z.relu_() @ part
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        x, y, w = ctx.saved_tensors
+        dx, dy, dw = [], [], []
+        for z in _slices(x, y, ctx.width):
+            passed = (z > 0) * G[..., None]
+            dx.append(passed.sum(2))
+            dy.append(passed.sum(1))
+            dw.append(G.reshape(-1) @ z.relu_().flatten(0, 2))
+        return torch.cat(dx, 2) * w, torch.cat(dy, 2) * w, torch.cat(dw), None
+
+
+def _slices(x: Tensor, y: Tensor, width: int) -> Iterator[Tensor]:
+    """x_kc + y_lc for some c at a time."""
+    for a, b in zip(torch.split(x, width, 2), torch.split(y, width, 2), strict=True):
+        yield a[:, :, None] + b[:, None]
+
+
+def _between_graphs(mask: Bool[Tensor, "m n"]) -> Bool[Tensor, "N N"]:
+    """Which pairs of nodes are both real, and of different graphs."""
+    graph, real = torch.arange(len(mask), device=mask.device).repeat_interleave(mask.shape[1]), mask.flatten()
+    return (graph[:, None] != graph) & real[:, None] & real

@@ -49,8 +49,7 @@ def class_cells(
 ) -> Bool[Tensor, "b c y x"]:
     """Which cells of a y×x grid show each class: those whose centre does, or, if no centre does, those that
     touch it."""
-    values = torch.tensor(classes, device=labels.device)
-    there = (labels[:, None] == values[:, None, None]).float()
+    there = torch.stack([labels == value for value in classes], 1).float()
     centres = F.interpolate(there, size=size, mode="nearest-exact").bool()
     touched = F.adaptive_max_pool2d(there, size).bool()
     return torch.where(centres.flatten(2).any(2)[:, :, None, None], centres, touched)
@@ -63,7 +62,7 @@ def spread(cells: Bool[Tensor, "b c y x"], count: int) -> tuple[Int[Tensor, "b c
     Along raster order the same spacing can meet one column of a shape again and again; stretches of the
     Z-order curve are compact, so each pick stands for a patch of the same area.
     """
-    order = z_order(cells.shape[2], cells.shape[3]).to(cells.device)
+    order = z_order(cells.shape[2], cells.shape[3], cells.device)
     seen = cells.flatten(2)[:, :, order].cumsum(2)
     total = seen[:, :, -1:]
     slot = torch.arange(count, device=cells.device).expand(*total.shape[:2], count)
@@ -73,13 +72,13 @@ def spread(cells: Bool[Tensor, "b c y x"], count: int) -> tuple[Int[Tensor, "b c
 
 
 @lru_cache(maxsize=32)
-def z_order(height: int, width: int) -> Int[Tensor, " cells"]:
-    """The cells of a grid in the order of their interleaved coordinate bits."""
+def z_order(height: int, width: int, device: torch.device | None = None) -> Int[Tensor, " cells"]:
+    """The cells of a grid in the order of their interleaved coordinate bits. Kept, and kept where it is needed."""
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     code = torch.zeros_like(y)
     for bit in range(max(height, width).bit_length()):
         code |= ((y >> bit & 1) << (2 * bit + 1)) | ((x >> bit & 1) << (2 * bit))
-    return code.flatten().argsort()
+    return code.flatten().argsort().to(device=device)
 
 
 def _from_level(

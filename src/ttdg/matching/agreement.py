@@ -13,15 +13,21 @@ def agreement(
     affinity: Float[Tensor, "m m n n"],
     mask: Bool[Tensor, "m n"],
 ) -> Float[Tensor, ""]:
-    """Over all pairs of graphs, twice the correlation of matched edges plus the mean affinity of matched nodes.
+    """How surprising the agreement of matched edges and nodes would be by chance, in nats, mean over pairs of graphs.
 
-    Unlike the objective of Eq. 4 it counts agreement per match, not its sum, so it does not prefer matchings that
-    cover more edges, or heavier ones. With partial overlap the truth does best here, and often not in Eq. 4.
+    −½ log(1 − r²) an edge, for the correlation r of matched edges, counted from both its ends, and ½z² a node, for the
+    mean affinity of matched nodes in deviations from that of any two. Means are over matches, but count for as many as
+    there could be, so it does not prefer matchings that cover more edges, as Eq. 4 does: with partial overlap the truth
+    does best here, and often not there.
     """
-    X = pairwise(U)
-    nodes = (X * affinity).sum((2, 3)) / X.sum((2, 3)).clamp(min=1)
-    pair = 2 * _edge_correlation(U, centred(edges, mask)) + nodes
-    return (pair.sum() - pair.trace()) / max(len(U) * (len(U) - 1), 1)
+    X, sizes, other = pairwise(U), mask.sum(1), ~torch.eye(len(U), dtype=torch.bool, device=U.device)
+    most = torch.minimum(sizes[:, None], sizes).to(U.dtype)
+    r = _edge_correlation(U, centred(edges, mask)).clamp(0, 1 - 1e-6)
+    z = _node_deviation(
+        X, affinity, mask[:, None, :, None] & mask[None, :, None, :] & other[:, :, None, None]
+    )
+    pair = most * (most - 1) * -0.5 * torch.log1p(-r.square()) + most * z.square() / 2
+    return (pair * other).sum() / other.sum().clamp(min=1)
 
 
 def centred(edges: Float[Tensor, "m n n"], mask: Bool[Tensor, "m n"]) -> Float[Tensor, "m n n"]:
@@ -40,3 +46,12 @@ def _edge_correlation(U: Tensor, edges: Tensor) -> Float[Tensor, "m m"]:
     both = (there[:, :, None] * there[:, None, :]).flatten(1)
     norms = B.square() @ both.T
     return B @ B.T / (norms * norms.T).sqrt().clamp(min=torch.finfo(B.dtype).tiny)
+
+
+def _node_deviation(X: Tensor, affinity: Tensor, real: Tensor) -> Float[Tensor, "m m"]:
+    """Of the mean affinity of matched nodes from that of all pairs of nodes, in standard deviations; 0 if below it."""
+    count = real.sum().clamp(min=1)
+    mean = (affinity * real).sum() / count
+    spread = (((affinity - mean) * real).square().sum() / count).sqrt()
+    matched = (X * affinity).sum((2, 3)) - X.sum((2, 3)) * mean
+    return (matched / (X.sum((2, 3)).clamp(min=1) * spread.clamp(min=torch.finfo(X.dtype).tiny))).clamp(min=0)

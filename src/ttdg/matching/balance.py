@@ -24,7 +24,9 @@ def balance(
     with torch.no_grad():
         S = _pad(scores, FORBIDDEN, dims=2)
         a, b = _pad(row_mass, 0.0, dims=1).to(S.dtype), _pad(col_mass, 0.0, dims=1).to(S.dtype)
-        if not _complete(scores, row_mass, col_mass):
+        if not scores.is_cpu or not _complete(
+            scores, row_mass, col_mass
+        ):  # a GPU is not asked: that means to wait
             a, b = _clear_absent(S, a, b)
         _add_slack(S, a, b, n, d)
     if scores.requires_grad:
@@ -52,7 +54,7 @@ def _add_slack(S: Tensor, a: Tensor, b: Tensor, n: int, d: int) -> None:
     a[:, n : n + 1], b[:, d : d + 1] = spare.clamp(min=0) + idle, (-spare).clamp(min=0) + idle
     S[:, n, :d] = torch.where(spare > 0, 0.0, FORBIDDEN)
     S[:, n, d:] = torch.where(idle, 0.0, FORBIDDEN)
-    if bool((spare < 0).any()):
+    if not S.is_cpu or bool((spare < 0).any()):
         lowest = S.amax(2).where(a > 0, 0.0).amin(1, keepdim=True)
         S[:, :, d] = torch.where((a > 0) & (spare < 0), lowest, S[:, :, d])
 

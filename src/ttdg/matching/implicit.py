@@ -54,7 +54,8 @@ def _tangent(P: Tensor, G: Tensor) -> Tensor:
     Q = P / rows[:, :, None]
     H = torch.diag_embed(cols * (1 + 1e-12)) - Q.transpose(1, 2) @ P
     rhs = PG.sum(1) - (Q * PG.sum(2, keepdim=True)).sum(1)
-    beta = torch.cholesky_solve(rhs[:, :, None], torch.linalg.cholesky(H))[:, :, 0]
+    L, _ = torch.linalg.cholesky_ex(H, check_errors=H.is_cpu)  # to check is to wait for the GPU
+    beta = torch.cholesky_solve(rhs[:, :, None], L)[:, :, 0]
     alpha = (PG.sum(2) - (P * beta[:, None, :]).sum(2)) / rows
     return G - alpha[:, :, None] - beta[:, None, :]
 

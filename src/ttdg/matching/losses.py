@@ -10,7 +10,7 @@ from torch import Tensor
 from ttdg.errors import UserError, near_miss
 from ttdg.matching.scaling import FORBIDDEN
 from ttdg.matching.sinkhorn import sinkhorn
-from ttdg.matching.universe import assign, pairs, universe_scores
+from ttdg.matching.universe import assign, of_pairs, pairs, universe_scores
 
 
 def universe_loss(
@@ -79,7 +79,7 @@ def matching_loss(
         raise UserError(f"no matching loss {form!r}{near_miss(form, MATCHING_LOSSES)}")
     i, j = pairs(len(U), U.device)
     X = (U[i] @ U[j].mT).detach() * mask[i][:, :, None] * mask[j][:, None, :]
-    return MATCHING_LOSSES[form](affinity[i, j], X, mask[i], mask[j], tau)
+    return MATCHING_LOSSES[form](of_pairs(affinity), X, mask[i], mask[j], tau)
 
 
 def fenchel_young(

@@ -8,26 +8,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ttdg.errors import UserError, near_miss
-from ttdg.matching.agreement import agreement, centred
-from ttdg.matching.directions import edge_direction, in_gains, node_direction
+from ttdg.matching.agreement import centred
+from ttdg.matching.graduated import edge_gains, graduated
 from ttdg.matching.rounding import round_matching
 from ttdg.matching.scaling import FORBIDDEN
 from ttdg.matching.solver import solve
 from ttdg.matching.spectral import spectral_scores
-from ttdg.matching.universe import assign, from_pairs, pairs, pairwise, soft_affinity
+from ttdg.matching.universe import assign, from_pairs, of_pairs, pairs, pairwise, soft_affinity
 from ttdg.types import GraphBatch
-
-Stages = tuple[tuple[float, float], ...]
-"""Weights of edges against nodes, and temperatures; both in gains."""
-
-# From cool, trusting nodes, to hot, trusting edges. Chosen on planted problems of 2 to 16 graphs, 16 to 100 nodes.
-RUNS: tuple[Stages, ...] = (
-    ((2.0, 0.15),),
-    ((2.0, 0.3), (2.0, 0.15)),
-    ((4.0, 0.5), (4.0, 0.2)),
-    ((6.0, 0.8), (4.0, 0.3), (2.0, 0.15)),
-)
-SELF_WEIGHT = 0.2
 
 
 @dataclass(frozen=True)
@@ -82,21 +70,14 @@ def cosine_affinity(graphs: GraphBatch) -> Float[Tensor, "m m n n"]:
 
 
 def _ga(graphs: GraphBatch, similarity: Tensor, d: int) -> Matches:
-    M, edges, mask = soft_affinity(similarity, graphs.mask), centred(graphs.edges, graphs.mask), graphs.mask
-    start = spectral_scores(M, mask, d)
-    (best, agreed), misses = _judged(start, graphs, similarity), 0
-    for stages in RUNS:
-        U, agrees = _judged(_refined(M, edges, start, mask, stages), graphs, similarity)
-        best, agreed, misses = (U, agrees, 0) if agrees > agreed + 1e-6 else (best, agreed, misses + 1)
-        if misses == 2:
-            break
-    return Matches(pairwise(best), best)
+    U = graduated(graphs, similarity, d)
+    return Matches(pairwise(U), U)
 
 
 def _hippi(graphs: GraphBatch, similarity: Tensor, d: int) -> Matches:
     edges, mask = centred(graphs.edges, graphs.mask), graphs.mask
     start = assign(spectral_scores(soft_affinity(similarity, mask), mask, d), mask)
-    U = round_matching(solve(lambda U: _edge_gains(edges, U, mask), start, mask, tau=0.15).matching, mask)
+    U = round_matching(solve(lambda U: edge_gains(edges, U, mask), start, mask, tau=0.15).matching, mask)
     return Matches(pairwise(U), U)
 
 
@@ -108,32 +89,10 @@ def _spectral(graphs: GraphBatch, similarity: Tensor, d: int) -> Matches:
 def _pairwise(graphs: GraphBatch, similarity: Tensor, d: int) -> Matches:
     """Hungarian on every pair by itself."""
     i, j = pairs(len(graphs.mask), graphs.mask.device)
-    X = round_matching(similarity[i, j].masked_fill(~graphs.mask[j][:, None, :], FORBIDDEN), graphs.mask[i])
+    X = round_matching(
+        of_pairs(similarity).masked_fill(~graphs.mask[j][:, None, :], FORBIDDEN), graphs.mask[i]
+    )
     return Matches(from_pairs(X, torch.diag_embed(graphs.mask.to(X.dtype))), None)
-
-
-def _judged(scores: Tensor, graphs: GraphBatch, similarity: Tensor) -> tuple[Tensor, float]:
-    U = round_matching(scores, graphs.mask)
-    return U, float(agreement(U, graphs.edges, similarity, graphs.mask))
-
-
-def _refined(M: Tensor, edges: Tensor, start: Tensor, mask: Tensor, stages: Stages) -> Tensor:
-    U = assign(start, mask)
-    for weight, tau in stages:
-
-        def direction(U: Tensor, weight: float = weight) -> Tensor:
-            return _node_gains(M, U, mask) + weight * _edge_gains(edges, U, mask)
-
-        U = solve(direction, U, mask, tau=tau, tolerance=1e-3, max_iterations=30).matching
-    return U
-
-
-def _node_gains(M: Tensor, U: Tensor, mask: Tensor) -> Tensor:
-    return in_gains(node_direction(M, U) - (1 - SELF_WEIGHT) * U, mask)  # M̂_ii = I
-
-
-def _edge_gains(edges: Tensor, U: Tensor, mask: Tensor) -> Tensor:
-    return in_gains(edge_direction(edges, U, self_weight=SELF_WEIGHT), mask)
 
 
 def _grow(x: Tensor, columns: int, rows: int) -> Tensor:

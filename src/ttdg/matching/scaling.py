@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ttdg.matching.lagged import Lagged
+
 FORBIDDEN = -1e30
 """The score of an impossible pair. Finite: −inf would turn the gradient of an all-forbidden row into NaN."""
 
@@ -25,7 +27,7 @@ class Scaling:
     K: Tensor  # b n d
     u: Tensor  # b 1 n: row vectors, since on CPUs a row times a matrix is the fast product
     v: Tensor  # b 1 d
-    error: float  # the largest error of a column, NaN if nobody asked
+    error: Tensor | None  # the largest error of a column, None if nobody asked
 
     def plan(self, rows: int, cols: int) -> Tensor:
         """The first rows and columns of P, with what was raised to the floor back at 0: forbidden is
@@ -35,8 +37,11 @@ class Scaling:
 
 
 def scale(S: Tensor, a: Tensor, b: Tensor, tau: float, tolerance: float, max_sweeps: int) -> Scaling:
-    """Fit columns and rows of a balanced problem in turn, rows first and last."""
-    a, b, error = a[:, None, :], b[:, None, :], math.nan
+    """Fit columns and rows of a balanced problem in turn, rows first and last.
+
+    A GPU is never waited for: it absorbs at every check, whether it must or not, and stops one check late.
+    """
+    a, b, error, done = a[:, None, :], b[:, None, :], None, Lagged()
     K, f, g, v = _start(S, b, tau)
     u = a / torch.bmm(v, K.mT)
     for sweep in range(1, max_sweeps + 1):
@@ -44,9 +49,9 @@ def scale(S: Tensor, a: Tensor, b: Tensor, tau: float, tolerance: float, max_swe
         u = a / torch.bmm(v, K.mT)
         if sweep % SWEEPS_PER_CHECK and sweep < max_sweeps:
             continue
-        if tolerance > 0 and (error := _column_error(K, b, u, v)) <= tolerance:
+        if tolerance > 0 and done((error := _column_error(K, b, u, v)) <= tolerance):
             break
-        if sweep < max_sweeps and _reach(u, v) > _room(K):
+        if sweep < max_sweeps and (not K.is_cpu or _reach(u, v) > _room(K)):
             (f, u), (g, v) = _absorbed(f, u, tau), _absorbed(g, v, tau)
             K = _exp((S + f.mT).add_(g), tau)
     return Scaling(K, u, v, error)
@@ -76,9 +81,9 @@ def _absorbed(potential: Tensor, scaling: Tensor, tau: float) -> tuple[Tensor, T
     return potential + tau * value.log(), scaling / value
 
 
-def _column_error(K: Tensor, b: Tensor, u: Tensor, v: Tensor) -> float:
+def _column_error(K: Tensor, b: Tensor, u: Tensor, v: Tensor) -> Tensor:
     with torch.no_grad():
-        return float((torch.bmm(u, K) * v - b).abs().amax())
+        return (torch.bmm(u, K) * v - b).abs().amax()
 
 
 def _reach(u: Tensor, v: Tensor) -> float:

@@ -8,6 +8,7 @@ gradient.
 """
 
 import math
+import warnings
 from functools import cache
 from types import ModuleType
 from typing import Literal
@@ -81,14 +82,14 @@ def _differentiable(
     if backward == "implicit" and tolerance > 0:
         with torch.no_grad():
             P, error = _plan(scores, a, b, tau, tolerance, max_sweeps)
-        if float(error) <= tolerance:
+        if error is not None and bool(error <= tolerance):
             return FixedPoint.apply(scores, P, a, b, tau)  # type: ignore[no-untyped-call]
     return scale(*balance(scores, a, b), tau, tolerance, max_sweeps).plan(*scores.shape[1:])
 
 
 def _plan(
     scores: Tensor, a: Tensor, b: Tensor, tau: float, tolerance: float, max_sweeps: int
-) -> tuple[Tensor, Tensor | float]:
+) -> tuple[Tensor, Tensor | None]:
     """The plan and its largest column error, by whichever way is fastest here. Without gradients."""
     fused = _fused_kernel() if scores.is_cuda else None
     if fused is not None and fused.fits(scores):
@@ -100,9 +101,18 @@ def _plan(
 
 @cache
 def _fused_kernel() -> ModuleType | None:
+    """The GPU program, if it can be built here: Triton may be missing, or the compiler it calls."""
     try:
         from ttdg.matching import fused
-    except ImportError:  # torch without triton
+
+        one = torch.ones(1, 1, 1, device="cuda")
+        fused.plan(one, one[0], one[0], 1.0, 0.0, 1)
+    except ImportError:
+        return None
+    except Exception as error:  # noqa: BLE001 whatever it is, there is another way
+        warnings.warn(
+            f"Sinkhorn runs unfused, at a tenth of the speed: {error}", RuntimeWarning, stacklevel=2
+        )
         return None
     return fused
 

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ttdg.matching.lagged import Lagged
 from ttdg.matching.universe import assign
 
 Direction = Callable[[Float[Tensor, "m n d"]], Float[Tensor, "m n d"]]
@@ -45,22 +46,23 @@ def solve(
     """Iterate to rest at each temperature of `tau` in turn, at most `max_iterations` times each.
 
     At rest (Eq. 8) means ‖U_iᵗ − U_iᵗ⁻¹‖_F ≤ θ √n_i for every graph: relative to the graph's size, since an
-    absolute θ = 10⁻⁵ lies under the rounding noise of 100 nodes. On GPUs it is looked at every fifth step
-    only. `objective` defaults to ⟨U, V(U)⟩, which is Eq. 6 itself for `edge_direction`.
+    absolute θ = 10⁻⁵ lies under the rounding noise of 100 nodes. `tolerance=0` runs `max_iterations` without
+    looking. A GPU is asked every fifth step and answers five steps later, so that it is never waited for.
+    `objective` defaults to ⟨U, V(U)⟩, which is Eq. 6 itself for `edge_direction`.
     """
-    pace = 5 if U.is_cuda else 1
-    iterations, residual = 0, torch.full((len(U),), math.inf, device=U.device)
+    pace = 1 if U.is_cpu else 5
+    iterations, before = 0, U.new_full((), math.inf)
     with torch.set_grad_enabled(differentiable and torch.is_grad_enabled()):
         for temperature in [tau] if isinstance(tau, int | float) else tau:
+            at_rest = Lagged()
             for step in range(1, max_iterations + 1):
                 before, U = U, project(direction(U), mask, tau=temperature)
                 iterations += 1
-                if step % pace == 0 or step == max_iterations:
-                    residual = _residual(U, before, mask)
-                    if bool((residual <= tolerance).all()):
-                        break
+                ask = tolerance > 0 and step % pace == 0
+                if ask and at_rest((_residual(U, before, mask) <= tolerance).all()):
+                    break
         value = (U * direction(U)).sum() if objective is None else objective(U)
-    return Solution(U, iterations, residual, value)
+    return Solution(U, iterations, _residual(U, before, mask), value)
 
 
 def annealing(start: float, stop: float, factor: float = 0.5) -> tuple[float, ...]:

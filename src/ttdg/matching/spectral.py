@@ -52,8 +52,10 @@ def _anchors(rows: Float[Tensor, "N r"], count: int) -> Int[Tensor, " d"]:
     L = rows.new_zeros(len(rows), count)
     taken = torch.zeros(count, dtype=torch.long, device=rows.device)
     for step in range(count):
-        taken[step] = pivot = left.argmax()
-        column = (rows @ rows[pivot] - L @ L[pivot]) / left[pivot].clamp(min=1e-12).sqrt()
+        taken[step : step + 1] = pivot = left.argmax(
+            0, keepdim=True
+        )  # never an int: a GPU would be waited for
+        column = (rows @ rows[pivot][0] - L @ L[pivot][0]) / left[pivot].clamp(min=1e-12).sqrt()
         L[:, step] = column
         left = left - column.square()
     return taken

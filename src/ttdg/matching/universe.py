@@ -72,7 +72,13 @@ def soft_affinity(
     """M̂_ij = Sinkhorn(M_ij, τ) for i < j; M̂_ji = M̂_ijᵀ; M̂_ii = I. In `stacked` layout."""
     i, j = pairs(len(mask), mask.device)
     P = assign(
-        scores[i, j], mask[i], mask[j], tau=tau, tolerance=tolerance, max_sweeps=max_sweeps, backward=backward
+        of_pairs(scores),
+        mask[i],
+        mask[j],
+        tau=tau,
+        tolerance=tolerance,
+        max_sweeps=max_sweeps,
+        backward=backward,
     )
     return from_pairs(P, torch.diag_embed(mask.to(P.dtype)))
 
@@ -83,6 +89,13 @@ def pairs(m: int, device: torch.device | None = None) -> tuple[Int[Tensor, " p"]
     return i, j
 
 
+def of_pairs(blocks: Float[Tensor, "m m n n"]) -> Float[Tensor, "p n n"]:
+    """The blocks above the diagonal. Selected by one index, whose gradient is one sum; by two it is a sort."""
+    m = len(blocks)
+    i, j = pairs(m, blocks.device)
+    return blocks.flatten(0, 1).index_select(0, m * i + j)
+
+
 def from_pairs(blocks: Float[Tensor, "p n n"], own: Float[Tensor, "m n n"]) -> Float[Tensor, "m m n n"]:
     """The symmetric matrix of blocks with `blocks` above the diagonal and `own` on it."""
     m, n, _ = own.shape
@@ -90,15 +103,20 @@ def from_pairs(blocks: Float[Tensor, "p n n"], own: Float[Tensor, "m n n"]) -> F
     M = blocks.new_zeros(m, n, m, n)
     M[i, :, j] = blocks
     M[j, :, i] = blocks.mT
-    M[range(m), :, range(m)] = own
+    M.diagonal(dim1=0, dim2=2).copy_(own.permute(1, 2, 0))
     return M.transpose(1, 2)
 
 
 def pairwise(U: Float[Tensor, "m n d"]) -> Float[Tensor, "m m n n"]:
     """X_ij = U_i U_jᵀ."""
-    m, n, d = U.shape
-    stacked = U.reshape(m * n, d)
-    return (stacked @ stacked.T).reshape(m, n, m, n).transpose(1, 2)
+    stacked = U.flatten(0, 1)
+    return stacked_blocks(stacked @ stacked.T, len(U))
+
+
+def stacked_blocks(M: Float[Tensor, "N N"], m: int) -> Float[Tensor, "m m n n"]:
+    """One matrix over the nodes of all graphs, seen as its blocks M_ij."""
+    n = len(M) // max(m, 1)
+    return M.view(m, n, m, n).transpose(1, 2)
 
 
 def cycle_violation(X: Float[Tensor, "m m n n"]) -> float:
