@@ -4,6 +4,7 @@ A part is a value: tensors and the settings that say what to build from them. Th
 that every method uses. `<name>.safetensors` holds both, and the hash of the weights it was fitted to.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,15 @@ MAKES = {  # part → the command that makes it
 class Part:
     tensors: Mapping[str, Tensor]
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def digest(part: Part) -> str:
+    """A hash of a part's tensors, for one that was fitted with it."""
+    hashed = hashlib.sha256()
+    for name in sorted(part.tensors):
+        hashed.update(name.encode())
+        hashed.update(part.tensors[name].detach().cpu().contiguous().numpy().tobytes())
+    return hashed.hexdigest()
 
 
 def save_part(folder: Path, name: str, part: Part, network_sha256: str) -> Path:

@@ -12,7 +12,33 @@ from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints,
 
 from torch import nn
 
-from ttdg.adapt import alpha_bn, norm, source, tent
+from ttdg.adapt import (
+    a3_tta,
+    alpha_bn,
+    cotta,
+    deynet,
+    dltta,
+    domain_adaptor,
+    dua,
+    grata,
+    intent,
+    itta,
+    judge,
+    memo,
+    nc_ttt,
+    norm,
+    pass_,
+    sar,
+    sictta,
+    source,
+    tasd_r,
+    tegda,
+    tent,
+    universe,
+    universe_gradient,
+    universe_literal,
+    vptta,
+)
 from ttdg.adapt.adapter import Adapter, Fixed, GradientAdapter, Method
 from ttdg.errors import UserError, near_miss
 from ttdg.parts import Part, wanted
@@ -22,6 +48,27 @@ METHODS: dict[str, Method] = {
     "norm": norm.METHOD,
     "alpha-bn": alpha_bn.METHOD,
     "tent": tent.METHOD,
+    "universe": universe.METHOD,
+    "judge": judge.METHOD,
+    "universe-gradient": universe_gradient.METHOD,
+    "universe-literal": universe_literal.METHOD,
+    "sar": sar.METHOD,
+    "dltta": dltta.METHOD,
+    "domainadaptor": domain_adaptor.METHOD,
+    "dua": dua.METHOD,
+    "intent": intent.METHOD,
+    "cotta": cotta.METHOD,
+    "memo": memo.METHOD,
+    "grata": grata.METHOD,
+    "tegda": tegda.METHOD,
+    "a3-tta": a3_tta.METHOD,
+    "vptta": vptta.METHOD,
+    "pass": pass_.METHOD,
+    "sictta": sictta.METHOD,
+    "nc-ttt": nc_ttt.METHOD,
+    "deynet": deynet.METHOD,
+    "tasd-r": tasd_r.METHOD,
+    "itta": itta.METHOD,
 }
 
 

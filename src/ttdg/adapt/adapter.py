@@ -1,8 +1,8 @@
 """What a method is: a callable that adapts to a batch, then answers it, and can go back to the source."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -36,14 +36,15 @@ class Method:
     adapts: str  # what changes: "nothing", "BatchNorm γ, β", …
     norm: str  # BatchNorm statistics: EVAL, BATCH, TRAIN or MIX(ρ)
     memory: bool  # does a batch leave something behind for the next?
-    forwards: int  # network passes a batch …
-    backwards: int  # … and backward passes
+    forwards: int  # network passes a batch with default options: six views are six; where the data decides, the most;
+    backwards: int  # … and backward passes; of a network in two halves, those through the busier half
     predict: Literal["before", "after"]  # the update
     paper: str
     origin: str  # where the default hyper-parameters come from
     needs: tuple[str, ...] = ()  # of the network: "BatchNorm", "encode/decode", "dropout", "batch ≥ 2"
     parts: tuple[str, ...] = ()  # from source time, in the order `build` takes them after the network
     reset: Literal["episodic", "online", "continual"] = "online"  # the policy it was published with
+    grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # for `ttdg tune`, if not lr × steps
 
 
 class Fixed:
@@ -65,12 +66,13 @@ class GradientAdapter:
 
     `predict="before"` answers with the logits of the last forward before its update (TENT, SAR);
     `predict="after"` pays one more forward. A batch whose loss is not finite updates nothing.
+    Methods with another step write `__call__` anew and keep the rest: parameters, optimiser, the way back.
     """
 
     def __init__(
         self,
         network: nn.Module,
-        objective: Callable[[Logits], Tensor],
+        objective: Callable[..., Tensor],
         parameters: Iterable[nn.Parameter],
         *,
         lr: float,
@@ -79,11 +81,18 @@ class GradientAdapter:
         optimiser: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
     ) -> None:
         self.network = network.eval().requires_grad_(False)
-        self.objective, self.steps, self.predict = objective, steps, predict
-        self.parameters = [parameter.requires_grad_(True) for parameter in parameters]
-        fused = all(parameter.is_cuda for parameter in self.parameters)  # one kernel instead of some hundred
-        self._optimiser = lambda: optimiser(self.parameters, lr=lr, **({"fused": True} if fused else {}))
+        self.objective, self.lr, self.steps, self.predict = objective, lr, steps, predict
+        self.parameters: list[Tensor] = [parameter.requires_grad_(True) for parameter in parameters]
+        self.loss = torch.tensor(torch.nan)  # of the last step
+        self._fused = all(p.is_cuda for p in self.parameters)  # one kernel instead of some hundred
+        self._optimiser = lambda: optimiser(
+            self.parameters, lr=lr, **({"fused": True} if self._fused else {})
+        )
         self._source = {name: value.clone() for name, value in network.state_dict().items()}
+        names = {id(parameter): name for name, parameter in network.named_parameters()}
+        self._start = [  # a parameter outside the network, a prompt for instance, starts as it was given
+            self._source[names[id(p)]] if id(p) in names else p.detach().clone() for p in self.parameters
+        ]
         self.reset()
 
     def __call__(self, images: Images) -> Logits:
@@ -98,14 +107,45 @@ class GradientAdapter:
         return logits.detach()
 
     def _update(self, loss: Tensor) -> None:
-        if not torch.isfinite(loss):
+        self.loss, finite = loss.detach(), torch.isfinite(loss.detach())
+        if self._fused:  # the optimiser skips the step by itself, and the host does not wait for the loss
+            self.optimiser.found_inf = (~finite).float()  # type: ignore[attr-defined]
+        elif not finite:
             return
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
 
+    def gradients(self, loss: Tensor) -> list[Tensor]:
+        """Of a loss with respect to what is adapted; the network's `grad` stays empty."""
+        return list(torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True))
+
+    def apply(self, gradients: Sequence[Tensor], lr: float | None = None) -> None:
+        """One step of the optimiser with these gradients, at another rate where one is given."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.lr if lr is None else lr
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def restart(self) -> None:
+        """What moves, back at the source with a fresh optimiser: an episodic method begins every batch so."""
+        torch._foreach_copy_(self.parameters, self._start)
+        self.optimiser.state.clear()
+
     @torch.no_grad()
     def reset(self) -> None:
         for name, value in self.network.state_dict().items():
             value.copy_(self._source[name])
+        torch._foreach_copy_(self.parameters, self._start)
         self.optimiser = self._optimiser()
+
+
+@torch.no_grad()
+def approach(slow: Sequence[Tensor], fast: Sequence[Tensor], share: Tensor) -> None:
+    """slow ← (1−share)·slow + share·fast, in place; the share stays on the device, so nothing waits for it."""
+    ahead = list(torch._foreach_sub(list(fast), list(slow)))
+    torch._foreach_mul_(ahead, share)
+    torch._foreach_add_(list(slow), ahead)

@@ -30,4 +30,5 @@ METHOD = Method(
     paper="You et al. 2021",
     origin="alpha 0.1: a mild fixed mixture, tuned on nothing",
     needs=("BatchNorm",),
+    grid={"alpha": (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)},
 )

@@ -1,11 +1,12 @@
-"""Entropy of predictions from logits: per pixel, then averaged over everything."""
+"""Entropy, cross-entropy and mixtures of predictions. A prediction is its logits, so that nothing takes the log of a
+rounded probability; a head says what the logits mean."""
 
 import math
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 Head = Literal["softmax", "sigmoid"]
@@ -35,3 +36,40 @@ def half_entropy(logits: Float[Tensor, "b c *hw"]) -> Float[Tensor, "b *hw"]:
 def largest(classes: int, head: Head) -> float:
     """The entropy of a uniform prediction."""
     return math.log(classes if head == "softmax" else 2)
+
+
+def probabilities(logits: Float[Tensor, "b c *hw"], head: Head) -> Float[Tensor, "b c *hw"]:
+    return logits.softmax(1) if head == "softmax" else logits.sigmoid()
+
+
+def cross_entropy(
+    logits: Float[Tensor, "b c *hw"], target: Float[Tensor, "b c *hw"], head: Head = "softmax"
+) -> Float[Tensor, "b *hw"]:
+    """−Σ q log p per pixel, q being the prediction of the logits `target`; sigmoid channels are averaged."""
+    if head == "softmax":
+        return -(target.softmax(1) * F.log_softmax(logits, 1)).sum(1)
+    return F.binary_cross_entropy_with_logits(logits, target.sigmoid(), reduction="none").mean(1)
+
+
+def mixture(
+    members: Float[Tensor, "n b c *hw"], head: Head = "softmax", weights: Float[Tensor, "n b k"] | None = None
+) -> Float[Tensor, "b c *hw"]:
+    """Logits whose prediction is the weighted mean of the members' predictions; without weights, the plain mean.
+
+    Weights are one for an image (k = 1) or one for each of its channels.
+    """
+    n = len(members)
+    log_w = members.new_full((n, 1, 1), -math.log(n)) if weights is None else weights.log()
+    log_w = log_w.reshape(*log_w.shape, *[1] * (members.dim() - 3))
+    if head == "softmax":
+        return torch.logsumexp(F.log_softmax(members, 2) + log_w, 0)
+    yes, no = (torch.logsumexp(F.logsigmoid(sign * members) + log_w, 0) for sign in (1, -1))
+    return yes - no
+
+
+def foreground(logits: Float[Tensor, "b c *hw"], head: Head = "softmax") -> Bool[Tensor, "b r *hw"]:
+    """The masks a prediction stands for: every class but the background, or every sigmoid channel."""
+    if head == "sigmoid":
+        return logits > 0
+    classes = torch.arange(1, logits.shape[1], device=logits.device)
+    return logits.argmax(1, keepdim=True) == classes.view(-1, *[1] * (logits.dim() - 2))

@@ -4,7 +4,22 @@ import sys
 
 import typer
 
-from ttdg.cli import data, demo, evaluate, info, predict, train
+from ttdg.cli import (
+    bench,
+    data,
+    demo,
+    evaluate,
+    fit,
+    info,
+    leaderboard,
+    methods,
+    predict,
+    prior,
+    report,
+    train,
+    tune,
+    verify,
+)
 from ttdg.errors import UserError
 
 app = typer.Typer(
@@ -18,7 +33,16 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.add_typer(data.app, name="data")
 app.command("train")(train.train)
+app.command("fit-prior")(fit.fit_prior)
+app.command("fit-judge")(fit.fit_judge)
+app.add_typer(prior.app, name="prior")
+app.command("methods")(methods.methods)
+app.command("tune")(tune.tune)
 app.command("evaluate")(evaluate.evaluate)
+app.command("bench")(bench.bench)
+app.command("report")(report.report)
+app.command("verify")(verify.verify)
+app.command("leaderboard")(leaderboard.leaderboard)
 app.command("predict")(predict.predict)
 app.command("info")(info.info)
 

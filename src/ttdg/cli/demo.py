@@ -18,13 +18,12 @@ def demo(
     """
     from rich.console import Console
 
-    from ttdg.adapt import METHODS
     from ttdg.cli.progress import bar
     from ttdg.data.synthetic import SITES
-    from ttdg.experiment.demo import run
+    from ttdg.experiment.demo import SHOWN, run
     from ttdg.experiment.tables import render, summarise
 
-    with bar("scoring", len(SITES) * len(METHODS)) as progress:
+    with bar("scoring", len(SITES) * len(SHOWN)) as progress:
         result = run(out, cases=cases, say=typer.echo, progress=progress)
     title = f"online, batch 8; the model never saw {result.target}"
     Console().print(render(summarise(result.records), title))

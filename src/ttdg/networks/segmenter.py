@@ -48,7 +48,18 @@ class Segmenter(nn.Module):
         return tuple(self.unet.encoder(images))
 
     def decode(self, features: tuple[Tensor, ...]) -> Float[Tensor, "b l h w"]:
-        decoded = self.unet.decoder(list(features), self.unet.skip_connect)
+        return self.head(self.decoded(features)[-1])
+
+    def decoded(self, features: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The decoder's maps at strides 16…1; the last is what the head reads."""
+        x, maps = features[-1], []
+        skips: list[Tensor | None] = [*features[:-1][::-1], None]
+        for block, skip in zip(self.unet.decoder.blocks, skips, strict=True):
+            x = block(x, skip)
+            maps.append(x)
+        return tuple(maps)
+
+    def head(self, decoded: Float[Tensor, "b c h w"]) -> Float[Tensor, "b l h w"]:
         return self.unet.segmentation_head(decoded)
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b l h w"]:

@@ -16,7 +16,7 @@ from ttdg.data import Benchmark
 from ttdg.errors import UserError
 from ttdg.files import whole_folder, write_text
 from ttdg.networks import NetworkSpec, Segmenter
-from ttdg.parts import Part, load_parts
+from ttdg.parts import Part, load_parts, save_part
 
 FORMAT = 1
 EMBEDDED = ("demo",)
@@ -53,7 +53,9 @@ class Model:
     parts: Mapping[str, Part] = field(default_factory=dict)  # what methods need besides the network
 
 
-def save(folder: Path, network: Segmenter, card: ModelCard) -> ModelCard:
+def save(
+    folder: Path, network: Segmenter, card: ModelCard, parts: Mapping[str, Part] | None = None
+) -> ModelCard:
     """Write the checkpoint folder; an older one at the same place is replaced only when the new one is complete."""
     from safetensors.torch import save_file
 
@@ -62,6 +64,8 @@ def save(folder: Path, network: Segmenter, card: ModelCard) -> ModelCard:
         save_file(state, temporary / "model.safetensors")
         card = replace(card, sha256=file_hash(temporary / "model.safetensors"), versions=versions())
         write_text(temporary / "model.json", json.dumps(card.to_dict(), indent=2) + "\n")
+        for name, part in (parts or {}).items():
+            save_part(temporary, name, part, card.sha256)
     return card
 
 

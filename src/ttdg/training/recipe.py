@@ -29,6 +29,7 @@ class Recipe:
     loss: str = "dice+ce"
     augmentation: str = "standard"
     balance: float = 0.5  # sites are drawn ∝ (number of cases)^balance
+    universe: float = 0.1  # weight of L(𝒰); 0 trains no morphology prior
     precision: str = "auto"
     seed: int = 0
     deterministic: bool = False

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ttdg.data import Arrays, Benchmark, Case, Site, fingerprint, load_arrays, open_pack, pack_path, split
+from ttdg.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,18 @@ def load_sources(
         sizes = {"cases": len(site.cases), "trained": len(kept), "held_out": len(out)}
         provenance[name] = {**sizes, "fingerprint": fingerprint(site.cases)}
     return Sources(train, held_out, provenance)
+
+
+def check_provenance(found: Mapping[str, Mapping[str, Any]], known: Mapping[str, Mapping[str, Any]]) -> None:
+    """Are these the images a model was trained on? With others, held-out ones would no longer be held out."""
+    for site, about in found.items():
+        wanted = known.get(site, {}).get("fingerprint")
+        if wanted is not None and wanted != about["fingerprint"]:
+            raise UserError(
+                f"site {site!r} holds {about['cases']} cases that are not those the model was trained on "
+                f"({known[site].get('cases', 'unknown')} cases, another fingerprint); give --data the folder it was "
+                "trained from, or choose other sites with --sources"
+            )
 
 
 def _subset(arrays: Arrays, cases: Sequence[Case]) -> Arrays:

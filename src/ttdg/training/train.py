@@ -12,14 +12,16 @@ from torch import Tensor, nn
 from ttdg.data import Arrays, Benchmark
 from ttdg.errors import UserError
 from ttdg.networks import NetworkSpec, Segmenter, load_encoder
+from ttdg.prior import prior_for
 from ttdg.training.checkpoint import ModelCard, save
-from ttdg.training.losses import LOSSES
+from ttdg.training.learner import Learner
 from ttdg.training.pool import Pool
 from ttdg.training.recipe import Recipe
 from ttdg.training.state import State
 from ttdg.training.sync import synchronise
 from ttdg.training.validate import validate
 
+PRIOR_RATE = 1e-3  # AdamW, whatever trains the network
 PULSE = 20  # steps between two events: reading the loss makes the host wait for the device
 
 
@@ -51,11 +53,13 @@ def train(
     """
     torch.manual_seed(recipe.seed)
     network = build(recipe, len(benchmark.labels))
-    wrapped, optimiser = _set_up(fabric, network, recipe)
+    prior = prior_for(network, len(benchmark.labels)) if recipe.universe else None
+    learner = Learner(network, prior, recipe.loss, recipe.universe)
+    wrapped, optimiser = _set_up(fabric, learner, recipe)
     state = State(
         out, {"recipe": recipe.to_dict(), "sources": {site: dict(v) for site, v in provenance.items()}}
     )
-    start = state.resume(network, optimiser)
+    start = state.resume(learner, optimiser)
     pool, part = Pool(list(sources.values()), fabric.device), _part(recipe, fabric)
     scores: Mapping[str, float] = {}
     losses: list[Tensor] = []
@@ -66,13 +70,13 @@ def train(
         if step % every == 0 or last:
             scores = validate(network, held_out, benchmark, fabric.device)
             if fabric.is_global_zero and not last:
-                state.save(network, optimiser, step)
+                state.save(learner, optimiser, step)
         if step % PULSE == 0 or step % every == 0 or last:
             on_progress(Progress(step, recipe.steps, torch.stack(losses).mean().item(), scores))
             losses.clear()
     card = ModelCard(network.spec, benchmark, provenance, recipe.to_dict(), scores)
     if fabric.is_global_zero:
-        card = save(out, network, card)
+        card = save(out, network, card, {} if prior is None else {"prior": prior.to_part()})
         state.clear()
     fabric.barrier()
     return card
@@ -105,13 +109,21 @@ def make_fabric(recipe: Recipe, accelerator: str = "auto", devices: int = 1) -> 
     return fabric
 
 
-def _set_up(fabric: Any, network: Segmenter, recipe: Recipe) -> tuple[Any, Any]:
-    """The network and its optimiser on the device, wrapped for several processes where there are several."""
+def _set_up(fabric: Any, learner: Learner, recipe: Recipe) -> tuple[Any, Any]:
+    """The learner and its optimisers on the device, wrapped for several processes where there are several."""
+    cuda = fabric.device.type == "cuda"
     if fabric.world_size > 1:
-        synchronise(network, fabric.device.type == "cuda")
-    if fabric.device.type == "cuda":
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return fabric.setup(network, _optimiser(recipe, network, fused=fabric.device.type == "cuda"))
+        synchronise(learner.network, cuda)
+    if cuda:
+        learner.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimisers = [_optimiser(recipe, learner.network, fused=cuda)]
+    if learner.prior is not None:
+        used = [
+            p for name, p in learner.prior.named_parameters() if not name.startswith(("edges", "affinity"))
+        ]
+        optimisers.append(torch.optim.AdamW(used, PRIOR_RATE, weight_decay=0.0, fused=cuda))
+    wrapped, *ready = fabric.setup(learner, *optimisers)
+    return wrapped, Optimisers(ready)
 
 
 def _optimiser(recipe: Recipe, network: nn.Module, fused: bool) -> torch.optim.Optimizer:
@@ -119,6 +131,28 @@ def _optimiser(recipe: Recipe, network: nn.Module, fused: bool) -> torch.optim.O
     if recipe.optimiser == "sgd":
         return torch.optim.SGD(parameters, recipe.lr, recipe.momentum, weight_decay=decay, fused=fused)
     return torch.optim.AdamW(parameters, recipe.lr, weight_decay=decay, fused=fused)
+
+
+class Optimisers:
+    """The network's optimiser and the prior's, as one."""
+
+    def __init__(self, each: list[Any]) -> None:
+        self.each, self.full = each, [optimiser.param_groups[0]["lr"] for optimiser in each]
+
+    def step(self, share: float) -> None:
+        """At `share` of the full rates."""
+        for optimiser, lr in zip(self.each, self.full, strict=True):
+            for group in optimiser.param_groups:
+                group["lr"] = share * lr
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+
+    def state_dict(self) -> list[Any]:
+        return [optimiser.state_dict() for optimiser in self.each]
+
+    def load_state_dict(self, states: list[Any]) -> None:
+        for optimiser, state in zip(self.each, states, strict=True):
+            optimiser.load_state_dict(state)
 
 
 def _part(recipe: Recipe, fabric: Any) -> slice:
@@ -132,13 +166,16 @@ def _part(recipe: Recipe, fabric: Any) -> slice:
 
 
 def _update(
-    fabric: Any, network: Any, optimiser: Any, recipe: Recipe, step: int, images: Tensor, labels: Tensor
+    fabric: Any,
+    learner: Any,
+    optimisers: Optimisers,
+    recipe: Recipe,
+    step: int,
+    images: Tensor,
+    labels: Tensor,
 ) -> Tensor:
-    network.train()
-    for group in optimiser.param_groups:
-        group["lr"] = recipe.rate(step - 1)
-    loss = LOSSES[recipe.loss](network(images).float(), labels)
+    learner.train()
+    loss = learner(images, labels)
     fabric.backward(loss)
-    optimiser.step()
-    optimiser.zero_grad(set_to_none=True)
+    optimisers.step(recipe.rate(step - 1) / recipe.lr)
     return loss.detach()

@@ -1,0 +1,150 @@
+"""What can be seen of a prediction without labels: the judge's evidence, one row for each candidate and image.
+
+Every signal is a number of one image's prediction (and of how it stands to the other candidates'); `universe` ones need
+the morphology prior. All of it is batched over candidates × images, without a look at the host.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from ttdg.graphs import Nodes
+from ttdg.matching import assign
+from ttdg.metrics import region_probabilities
+from ttdg.prior import MorphologyPrior
+from ttdg.types import Regions
+
+FLOOD = 40  # steps of the search for what hangs together, on the grid of stride 4
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Candidates' answers as log-probabilities, and for each the map of projected features it was made from."""
+
+    logits: Float[Tensor, "k b l h w"]
+    projected: Float[Tensor, "k b n y x"]
+    distance: Float[Tensor, "b f"]  # of the batch's BatchNorm statistics to the source's
+
+
+@torch.no_grad()
+def signals(
+    evidence: Evidence, regions: Regions, prior: MorphologyPrior, *, only: Sequence[str] | None = None
+) -> dict[str, Float[Tensor, "k b"]]:
+    """Named signals; those that start with "universe" come from the prior. `only`: what none of these needs is not
+    computed."""
+    k, b = evidence.logits.shape[:2]
+    logits = evidence.logits.flatten(0, 1)
+    P, R = logits.softmax(1), region_probabilities(logits, regions)
+    found: dict[str, Tensor] = {}
+    if only is None or any(name.startswith("universe") for name in only):
+        universe = _universe(prior, evidence.projected.flatten(0, 1), P, regions)
+        found |= {f"universe {key}": value for key, value in universe.items()}
+    if only is None or not all(name.startswith("universe") for name in only):
+        entropy = -torch.xlogy(P, P).sum(1) / math.log(P.shape[1])
+        found["entropy"] = entropy.mean((1, 2))
+        for i, name in enumerate(regions):
+            found |= {f"{name} {key}": value for key, value in _shape(R[:, i], entropy).items()}
+    each = {key: value.unflatten(0, (k, b)) for key, value in found.items()}
+    if "entropy" in each:
+        each |= _agreements(R.unflatten(0, (k, b)), list(regions))
+        each |= {f"statistics {i}": x.expand(k, b) for i, x in enumerate(evidence.distance.unbind(1))}
+    return each
+
+
+def _shape(R: Float[Tensor, "n h w"], entropy: Float[Tensor, "n h w"]) -> dict[str, Tensor]:
+    """Size, sharpness, roundness and connectedness of one region."""
+    hard = (R > 0.5).to(R)
+    area = hard.mean((1, 2))
+    band = _border(hard)
+    length = band.mean((1, 2))
+    coarse = F.max_pool2d(hard[:, None], 4, ceil_mode=True)
+    return {
+        "area": (area + 1e-4).log(),
+        "soft area": (R.mean((1, 2)) + 1e-4).log() - (area + 1e-4).log(),
+        "confidence": (R * hard).sum((1, 2)) / hard.sum((1, 2)).clamp(min=1),
+        "peak": R.amax((1, 2)),
+        "border entropy": (entropy * band).sum((1, 2)) / band.sum((1, 2)).clamp(min=1),
+        "border length": (length + 1e-4).log() - 0.5 * (area + 1e-4).log(),
+        "in one piece": _one_piece(coarse[:, 0], F.max_pool2d(R[:, None], 4, ceil_mode=True)[:, 0]),
+    }
+
+
+def _border(hard: Tensor) -> Tensor:
+    wide = F.max_pool2d(hard[:, None], 5, 1, 2)
+    narrow = -F.max_pool2d(-hard[:, None], 5, 1, 2)
+    return (wide - narrow)[:, 0]
+
+
+def _one_piece(hard: Float[Tensor, "n y x"], R: Float[Tensor, "n y x"]) -> Float[Tensor, " n"]:
+    """Share of the region that hangs together with its most certain place."""
+    seed = (R * hard).flatten(1)
+    reached = (seed == seed.amax(1, keepdim=True)).view_as(hard).to(hard) * hard
+    for _ in range(FLOOD):
+        reached = F.max_pool2d(reached[:, None], 3, 1, 1)[:, 0] * hard
+    return reached.sum((1, 2)) / hard.sum((1, 2)).clamp(min=1)
+
+
+def _agreements(R: Float[Tensor, "k b r h w"], names: list[str]) -> dict[str, Tensor]:
+    """Soft Dice of every candidate with every other, by region, and their mean."""
+    low = F.avg_pool2d(R.flatten(0, 2)[:, None], 2, ceil_mode=True)[:, 0].unflatten(0, R.shape[:3]).flatten(3)
+    both = torch.einsum("kbrp,jbrp->kjbr", low, low)
+    size = low.square().sum(-1)
+    dice = (2 * both + 1e-3) / (size[:, None] + size[None] + 1e-3)
+    found: dict[str, Tensor] = {}
+    for i, name in enumerate(names):
+        found |= {f"{name} agrees with {j}": dice[:, j, :, i] for j in range(len(R))}
+        found[f"{name} agrees with all"] = dice[..., i].mean(1)
+    return found
+
+
+def _universe(
+    prior: MorphologyPrior, projected: Float[Tensor, "n v y x"], P: Float[Tensor, "n l h w"], regions: Regions
+) -> dict[str, Tensor]:
+    """How the prediction fits the universe: cosine energies, the universe's own reading against the network's, and
+    the energy and spread of the matching of its nodes."""
+    cosines, tau = prior.cosines(projected), prior.spec.tau
+    posterior = prior.by_label((cosines / tau).softmax(1))
+    fit = (prior.by_label((cosines / tau).exp()) + 1e-6).log() * tau  # soft maximum over a label's points
+    soft = F.interpolate(P, size=projected.shape[2:], mode="area")
+    inside = 1 - soft[:, 0]
+    own = (soft * fit).sum(1)  # fit to the points of the predicted label …
+    margin = own - ((1 - soft) * fit).sum(1) / (soft.shape[1] - 1)  # … against that to the others
+    found = {
+        "fit": own.mean((1, 2)),
+        "fit inside": _mean(own, inside),
+        "margin": margin.mean((1, 2)),
+        "margin inside": _mean(margin, inside),
+        "certainty inside": _mean(posterior.amax(1), inside),
+    }
+    for name, labels in regions.items():
+        mine, theirs = (x[:, list(labels)].sum(1) for x in (posterior, soft))
+        found[f"{name} agrees"] = (
+            2 * (mine * theirs).sum((1, 2)) / (mine + theirs).sum((1, 2)).clamp(min=1e-3)
+        )
+        found[f"{name} area"] = ((mine.mean((1, 2)) + 1e-3) / (theirs.mean((1, 2)) + 1e-3)).log()
+    return found | _matched(prior, prior.nodes(projected, P.argmax(1)))
+
+
+def _matched(prior: MorphologyPrior, nodes: Nodes) -> dict[str, Tensor]:
+    """Each graph matched alone: candidates of one image must not vote for each other."""
+    U = assign(prior.scores(nodes), nodes.mask, tau=prior.spec.tau_match, max_sweeps=prior.spec.sweeps)
+    cosine = (U * prior.scores(nodes, typed=False)).sum(2)
+    inside = nodes.mask & (nodes.labels > 1) & (nodes.labels <= prior.spec.labels)
+    use = U.sum(1).clamp(min=1e-6)
+    return {
+        "energy": _mean(1 - cosine, nodes.mask),
+        "energy inside": _mean(1 - cosine, inside),
+        "spread": -(use * use.log()).sum(1) / nodes.mask.sum(1).clamp(min=1),
+        "tissues": nodes.mask.unflatten(1, (prior.spec.tissues, -1)).any(2).sum(1).to(cosine),
+    }
+
+
+def _mean(values: Tensor, weight: Tensor) -> Tensor:
+    """Over everything but the first axis, by weight; 0 where there is none."""
+    w = weight.to(values)
+    return (values * w).flatten(1).sum(1) / w.flatten(1).sum(1).clamp(min=1e-3)

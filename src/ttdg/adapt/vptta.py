@@ -1,0 +1,152 @@
+"""VPTTA: each image gets a low-frequency prompt that brings BatchNorm's statistics to warmed-up ones.
+
+Chen et al., Each Test Image Deserves A Specific Prompt: Continual Test-Time Adaptation for 2D Medical Image
+Segmentation, CVPR 2024. The network stays as it is; only the prompt, and a memory of past prompts, are learnt.
+
+Decisions: frequencies are shifted over the image's axes alone (the release also rolls batch and channels); one
+prompt an image in larger batches, their losses summed, n counting images; the memory holds 40, not 41; Adam's
+moments live on from image to image, as published, row by row of the batch. An image that is not finite gives
+no gradient and a neutral key. All BatchNorm layers take part (the release leaves PraNet's decoder out).
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ttdg.adapt import batchnorm
+from ttdg.adapt.adapter import Adapter, Images, Logits, Method
+from ttdg.adapt.memory import Memory
+from ttdg.adapt.prompt import Window, window
+
+TEMPERATURE = 0.2  # of the softmax over the cosines of neighbours
+
+
+class Warm:
+    """λ·batch + (1−λ)·source statistics, as constants; `misfit` collects how far each image's own lie from them."""
+
+    def __init__(self) -> None:
+        self.rho = 1.0
+        self.misfit: list[Float[Tensor, "b"]] | None = None
+
+    def __call__(self, layer: _BatchNorm, x: Tensor) -> Tensor:
+        if batchnorm.too_few(x):
+            return batchnorm.EVAL(layer, x)
+        mean, var = (buffer.clone() for buffer in batchnorm.running(layer))
+        torch.batch_norm_update_stats(x.detach(), mean, var, self.rho)
+        if self.misfit is not None and x.ndim > 2:  # a vector has no statistics of its own
+            own_std, own_mean = torch.std_mean(x, tuple(range(2, x.ndim)))
+            self.misfit.append((mean - own_mean).abs().mean(1) + (var.sqrt() - own_std).abs().mean(1))
+        return batchnorm.normalise(layer, x, mean, var)
+
+
+def warmth(seen: int, warm: float) -> float:
+    """λ_n = 1/(√n/warm + 1): from the test batch's statistics towards the source's as the stream goes on."""
+    return float(1 / (seen**0.5 / warm + 1))
+
+
+class Vptta:
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        lr: float,
+        steps: int,
+        size: float,
+        warm: float,
+        capacity: int,
+        neighbours: int,
+    ) -> None:
+        self.network = network.eval().requires_grad_(False)
+        self.lr, self.steps, self.size, self.warm, self.neighbours = lr, steps, size, warm, neighbours
+        self.mode, self.memory = Warm(), Memory(capacity)
+        batchnorm.use(network, self.mode)
+        self.prompt: nn.Parameter
+        self.optimiser: torch.optim.Optimizer
+        self._windows: dict[tuple[int, int, torch.device], Window] = {}
+        self.reset()
+
+    def __call__(self, images: Images) -> Logits:
+        view, b = self._window(images), len(images)
+        low = view.read(images)
+        keys = low.abs().nan_to_num()
+        self.seen += b
+        self.mode.rho = warmth(self.seen, self.warm)
+        self._start(keys)
+        for _ in range(self.steps):
+            with torch.enable_grad():
+                loss = self.objective(view.prompted(images, low, self.prompt[:b]))
+            if loss.requires_grad:  # else the image is too small for any layer's statistics
+                (self.prompt.grad,) = torch.autograd.grad(loss, self.prompt)
+                self.prompt.grad.nan_to_num_(0.0, 0.0, 0.0)
+                self.optimiser.step()
+            self.loss = loss.detach()
+        with torch.no_grad():
+            logits: Logits = self.network(view.prompted(images, low, self.prompt[:b]))
+        self.memory.push(keys, self.prompt[:b])
+        return logits
+
+    def objective(self, images: Images) -> Tensor:
+        """The mean misfit over layers, summed over images, each of which has its own prompt."""
+        self.mode.misfit = []
+        try:
+            self.network(images)
+            layers = self.mode.misfit
+            return torch.stack(layers).mean(0).sum() if layers else images.new_zeros(())
+        finally:
+            self.mode.misfit = None
+
+    @torch.no_grad()
+    def _start(self, keys: Float[Tensor, "b c k k"]) -> None:
+        """The prompt before the first step: the mean of its neighbours' where the memory is warm, else 1."""
+        if self.prompt.shape[1:] != keys.shape[1:] or len(self.prompt) < len(keys):
+            self.prompt = nn.Parameter(torch.ones_like(keys))
+            self.optimiser = torch.optim.Adam(
+                [self.prompt], lr=self.lr, betas=(0.9, 0.99), fused=keys.is_cuda
+            )
+        self.prompt.fill_(1.0)
+        if len(self.memory) >= self.neighbours and self.memory.fits(keys):
+            cosine, rows = self.memory.nearest(keys, self.neighbours)
+            weights = (cosine / TEMPERATURE).softmax(1)
+            self.prompt[: len(keys)] = torch.einsum("bm,bmckl->bckl", weights, self.memory.columns[1][rows])
+
+    def _window(self, images: Images) -> Window:
+        height, width = images.shape[-2:]
+        key = (height, width, images.device)
+        if key not in self._windows:
+            self._windows[key] = window(height, width, max(1, int(self.size * min(key[:2]))), images.device)
+        return self._windows[key]
+
+    def reset(self) -> None:
+        self.memory.clear()
+        self.seen, self.mode.rho = 0, warmth(0, self.warm)
+        self.prompt = nn.Parameter(torch.empty(0, 0, 0, 0))
+
+
+def vptta(
+    network: nn.Module,
+    *,
+    lr: float = 0.01,
+    steps: int = 1,
+    size: float = 0.01,
+    warm: float = 5.0,
+    capacity: int = 40,
+    neighbours: int = 16,
+) -> Adapter:
+    return Vptta(network, lr=lr, steps=steps, size=size, warm=warm, capacity=capacity, neighbours=neighbours)
+
+
+METHOD = Method(
+    build=vptta,
+    summary="a low-frequency prompt an image, learnt so that BatchNorm statistics fit warmed-up ones",
+    adapts="prompt",
+    norm="MIX(λₙ)",
+    memory=True,
+    forwards=2,
+    backwards=1,
+    predict="after",
+    paper="Chen et al., CVPR 2024",
+    origin="as published; lr 0.01 is the published value for polyps (0.05 for fundus)",
+    needs=("BatchNorm",),
+    reset="continual",
+)

@@ -1,0 +1,142 @@
+"""ttdg fit-prior, ttdg fit-judge: what `universe` and `judge` need besides the network, from its own source images."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ttdg.cli.options import (
+    BenchmarkOption,
+    DataOption,
+    DeviceOption,
+    WorkersOption,
+    choose_device,
+    choose_sites,
+    open_data,
+)
+from ttdg.cli.progress import bar
+from ttdg.errors import UserError
+
+if TYPE_CHECKING:
+    from ttdg.parts import Part
+    from ttdg.training import Model, Sources
+
+ModelArgument = Annotated[Path, typer.Argument(help="Checkpoint folder; the part is written into it.")]
+SourcesOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Some of the model's source sites, with commas; default all of them.", show_default=False
+    ),
+]
+AgainOption = Annotated[bool, typer.Option("--again", help="Replace the part that is there.")]
+
+
+def fit_prior(
+    model: ModelArgument,
+    data: DataOption = None,
+    benchmark: BenchmarkOption = None,
+    sources: SourcesOption = None,
+    steps: Annotated[int, typer.Option(min=1, help="Batches of 8 images.")] = 600,
+    seed: int = 0,
+    again: AgainOption = False,
+    device: DeviceOption = "auto",
+    workers: WorkersOption = None,
+) -> None:
+    """Fit the morphology prior (φ and the universe of anatomy) to a trained model, beside its untouched weights.
+
+    [bold]ttdg train[/bold] makes one by default; this is for models that have none.
+
+    Example: [bold]ttdg fit-prior models/no-etis -d ~/data/polyp -b polyp[/bold]
+    """
+    from ttdg.training.fit_prior import fit_prior as fit
+
+    loaded = _open(model, "prior", device, again)
+    if loaded is None:
+        return
+    given = _sources(loaded, data, benchmark, sources, workers)
+    with bar("fitting prior", steps) as progress:
+        prior = fit(
+            loaded.network, given.train, loaded.card.benchmark, steps=steps, seed=seed, progress=progress
+        )
+    _write(model, loaded, "prior", prior.to_part())
+    if (model / "judge.safetensors").exists():
+        typer.echo(
+            f"{model}: its judge knew another prior; fit it again with `ttdg fit-judge {model} --again`"
+        )
+
+
+def fit_judge(
+    model: ModelArgument,
+    data: DataOption = None,
+    benchmark: BenchmarkOption = None,
+    sources: SourcesOption = None,
+    draws: Annotated[int, typer.Option(min=1, help="Simulated hospitals for each site.")] = 3,
+    mixing_steps: Annotated[int, typer.Option(min=1, help="Of the layers' mixing weights.")] = 100,
+    steps: Annotated[int, typer.Option(min=1, help="Of each regressor.")] = 500,
+    seed: int = 0,
+    again: AgainOption = False,
+    device: DeviceOption = "auto",
+    workers: WorkersOption = None,
+) -> None:
+    """Fit the judge on simulated shifts of source images that were held out of training; a prior must be there.
+
+    Example: [bold]ttdg fit-judge models/no-etis -d ~/data/polyp -b polyp[/bold]
+    """
+    from ttdg.adapt.judge_fit import fit_judge as fit
+    from ttdg.adapt.judge_fit import rounds
+    from ttdg.parts import wanted
+    from ttdg.prior import MorphologyPrior
+
+    loaded = _open(model, "judge", device, again)
+    if loaded is None:
+        return
+    (part,) = wanted("judge", ("prior",), loaded.parts)
+    prior = MorphologyPrior.from_part(part).to(next(loaded.network.parameters()).device)
+    given = _sources(loaded, data, benchmark, sources, workers)
+    with bar("fitting judge", rounds(given.held_out, draws)) as progress:
+        judge = fit(
+            loaded.network, prior, given.train, given.held_out, loaded.card.benchmark,
+            draws=draws, mixing_steps=mixing_steps, steps=steps, seed=seed, progress=progress,
+        )  # fmt: skip
+    _write(model, loaded, "judge", judge)
+
+
+def _open(folder: Path, part: str, device: str, again: bool) -> "Model | None":
+    """The model, unless it has the part already and shall keep it."""
+    from ttdg.training import load
+    from ttdg.training.checkpoint import EMBEDDED
+
+    if str(folder) in EMBEDDED and not folder.exists():
+        raise UserError(f"{folder} is a part of the installation; train a model, or copy its folder first")
+    model = load(folder, choose_device(device))
+    if part in model.parts and not again:
+        typer.echo(f"{folder}: has the part {part} already; --again fits another in its place")
+        return None
+    return model
+
+
+def _sources(
+    model: "Model", data: Path | None, benchmark: str | None, names: str | None, workers: int | None
+) -> "Sources":
+    """The images this model was trained on and those it held out, and no others."""
+    from ttdg.experiment.site import fitted
+    from ttdg.training import load_sources
+    from ttdg.training.sources import check_provenance
+
+    described, sites = open_data(data, benchmark)
+    wanted, known = names.split(",") if names else list(model.card.sources), model.card.sources
+    for name in wanted:
+        if name not in known:
+            raise UserError(f"{name!r} is no source of this model; its sources are {', '.join(known)}")
+    chosen = choose_sites(sites, wanted)
+    with bar("reading", sum(len(site.cases) for site in chosen.values())) as progress:
+        loaded = load_sources(chosen, fitted(model.card, described), workers, progress)
+    check_provenance(loaded.provenance, known)
+    return loaded
+
+
+def _write(folder: Path, model: "Model", name: str, part: "Part") -> None:
+    from ttdg.parts import save_part
+
+    path = save_part(folder, name, part, model.card.sha256)
+    typer.echo(f"{path}: {path.stat().st_size / 1e6:.2f} MB")

@@ -1,0 +1,103 @@
+"""ttdg tune: hyper-parameters of methods, chosen on simulated hospitals made of held-out source images."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ttdg.cli.options import (
+    BatchOption,
+    BenchmarkOption,
+    DataOption,
+    DeviceOption,
+    ModelOption,
+    choose_device,
+    choose_sites,
+    open_data,
+)
+from ttdg.errors import UserError
+
+if TYPE_CHECKING:
+    from ttdg.training import Model
+
+
+def tune(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The yaml to write: choices and every trial.")],
+    model: ModelOption = "demo",
+    data: DataOption = None,
+    benchmark: BenchmarkOption = None,
+    site: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Source site; several times. Default: all the model was trained at.", show_default=False
+        ),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="Method; several times. Default: all that can run.", show_default=False),
+    ] = None,
+    hospitals: Annotated[int, typer.Option(min=1, help="Simulated hospitals.")] = 8,
+    images: Annotated[int, typer.Option(min=1, help="Images of each hospital's stream.")] = 32,
+    batch: BatchOption = 4,
+    strength: Annotated[float, typer.Option(help="Of the simulated shifts; 1 is a hospital far away.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of the hospitals.")] = 0,
+    device: DeviceOption = "auto",
+) -> None:
+    """Choose hyper-parameters on simulated hospitals made of held-out source images, never on a target.
+
+    Every method gets the same budget: at most six configurations. A search that was stopped goes on from there.
+
+    Example: [bold]ttdg tune -m models/no-etis -d ~/data/polyp -b polyp -o tuned.yaml[/bold]
+    """
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from ttdg.experiment import tune as tuning
+    from ttdg.experiment.site import fitted
+    from ttdg.training import load, load_sources
+
+    loaded = load(model, choose_device(device))
+    described, sites = open_data(data, benchmark or None)
+    names = chosen_sites(loaded, site, list(sites))
+    search = tuning.Search(hospitals, images, batch, strength, seed)
+    held_out = load_sources(choose_sites(sites, names), fitted(loaded.card, described)).held_out
+    about = {"benchmark": described.name, "model": loaded.card.sha256, "sources": names, **asdict(search)}
+    done, console = tuning.read(out, about), Console()
+    for name in chosen_methods(loaded, method):
+        if name not in done:
+            done[name] = tuning.record(tuning.tune(loaded, name, list(held_out.values()), search))
+            tuning.write(out, about, done)
+        console.print(f"[bold]{name}[/bold]: {line(done[name])}")
+    typer.echo(f"{out}: {len(done)} methods")
+
+
+def chosen_sites(model: "Model", wanted: list[str] | None, found: list[str]) -> list[str]:
+    """The model's own source sites; anything else would be choosing on a target."""
+    sources = list(model.card.sources)
+    for name in wanted or []:
+        if name not in sources:
+            raise UserError(
+                f"{name!r} is no source of this model, and settings are never chosen on a target; "
+                f"its sources are {', '.join(sources)}"
+            )
+    names = wanted or [name for name in sources if name in found]
+    if not names:
+        raise UserError(f"none of the model's sources ({', '.join(sources)}) is in this benchmark folder")
+    return names
+
+
+def chosen_methods(model: "Model", wanted: list[str] | None) -> list[str]:
+    """Those asked for, or all whose parts lie beside the checkpoint."""
+    from ttdg.adapt import METHODS
+    from ttdg.errors import near_miss
+
+    for name in wanted or []:
+        if name not in METHODS:
+            raise UserError(f"unknown method {name!r}{near_miss(name, METHODS)}")
+    return wanted or [name for name, method in METHODS.items() if set(method.parts) <= set(model.parts)]
+
+
+def line(tuned: dict[str, Any]) -> str:
+    options = ", ".join(f"{name} {value}" for name, value in tuned["chosen"].items()) or "no options"
+    return f"{options}; Dice {tuned['dice']:.1f} over {len(tuned['trials'])} configurations"

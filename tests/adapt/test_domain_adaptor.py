@@ -1,0 +1,133 @@
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from ttdg.adapt import adapt, batchnorm, entropy
+from ttdg.adapt.domain_adaptor import ADAMIX, RECTIFY, gem, source_weight
+
+
+def a_layer(seed: int = 0) -> nn.BatchNorm2d:
+    torch.manual_seed(seed)
+    layer = nn.BatchNorm2d(5).double()
+    layer.running_mean.normal_()
+    layer.running_var.uniform_(0.5, 2)
+    nn.init.normal_(layer.weight)
+    nn.init.normal_(layer.bias)
+    return layer
+
+
+def moded(layer: nn.BatchNorm2d, mode: batchnorm.Mode) -> nn.BatchNorm2d:
+    layer = copy.deepcopy(layer)
+    batchnorm.use(layer, mode)
+    return layer
+
+
+def some(b: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(b, 5, 6, 7, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 3 + 1
+
+
+@given(st.integers(1, 5), st.integers(0, 1000))
+@settings(max_examples=30, deadline=None)
+def test_the_rectified_layer_is_the_mixed_one(b, seed):
+    x = some(b, seed)
+    with torch.no_grad():
+        assert torch.allclose(
+            moded(a_layer(seed), RECTIFY)(x), moded(a_layer(seed), ADAMIX)(x), atol=1e-6, rtol=0
+        )
+
+
+def alpha_by_hand(layer: nn.BatchNorm2d, x: torch.Tensor) -> torch.Tensor:
+    """The formula, literally."""
+    mean, std = x.mean((0, 2, 3)), x.var((0, 2, 3)).sqrt()
+    source = layer.running_mean, layer.running_var.sqrt()
+    d_st = ((mean - source[0]) ** 2).mean() + ((std - source[1]) ** 2).mean()
+    alphas = []
+    for image in x:
+        m, s = image.mean((1, 2)), image.std((1, 2))
+        d_it = ((m - mean) ** 2).mean() + ((s - std) ** 2).mean()
+        d_is = ((m - source[0]) ** 2).mean() + ((s - source[1]) ** 2).mean()
+        alphas.append((1 - d_st / (d_st + d_is + d_it)).clamp(0, 1))
+    return torch.stack(alphas).mean()
+
+
+@pytest.mark.parametrize("b", [1, 4])
+def test_the_mixture_is_the_published_one(b):
+    layer, x = a_layer(), some(b)
+    alpha = alpha_by_hand(layer, x)
+    mean = alpha * layer.running_mean + (1 - alpha) * x.mean((0, 2, 3))
+    var = alpha * layer.running_var + (1 - alpha) * x.var((0, 2, 3))
+    expected = torch.nn.functional.batch_norm(x, mean, var, layer.weight, layer.bias, eps=layer.eps)
+    assert torch.allclose(moded(layer, ADAMIX)(x), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_image_weighs_source_and_batch_exactly_alike(seed):
+    generator = torch.Generator().manual_seed(seed)
+    own = tuple(torch.rand(1, 7, generator=generator) for _ in range(2))
+    source = tuple(torch.rand(7, generator=generator) for _ in range(2))
+    assert source_weight(own, (own[0][0], own[1][0]), source).item() == 0.5
+
+
+@given(st.integers(1, 4), st.integers(0, 1000))
+@settings(max_examples=30, deadline=None)
+def test_the_sources_weight_lies_between_zero_and_one(b, seed):
+    generator = torch.Generator().manual_seed(seed)
+    own, batch, source = (
+        tuple(torch.randn(*shape, generator=generator) for _ in range(2)) for shape in ((b, 3), (3,), (3,))
+    )
+    assert 0 <= source_weight(own, batch, source).item() <= 1
+
+
+def test_a_batch_like_the_source_is_left_to_the_source():
+    same = torch.randn(3), torch.rand(3)
+    assert source_weight((same[0][None], same[1][None]), same, same).item() == 1
+
+
+def test_one_step_is_sgd_on_gem_from_the_rectified_parameters():
+    torch.manual_seed(0)
+    conv, norm, head = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Conv2d(4, 3, 1)
+    x, lr = torch.randn(2, 3, 8, 8), 0.1
+    adapter = adapt(nn.Sequential(conv, norm, head), "domainadaptor", lr=lr)
+    answer = adapter(x)
+
+    h = conv(x).detach()
+    alpha = alpha_by_hand(norm, h)
+    mean, var, biased = h.mean((0, 2, 3)), h.var((0, 2, 3)), h.var((0, 2, 3), correction=0)
+    mixed = alpha * norm.running_var + (1 - alpha) * var
+    gamma = norm.weight * (biased + norm.eps).sqrt() / (mixed + norm.eps).sqrt()
+    beta = norm.bias + alpha * (mean - norm.running_mean) / (biased + norm.eps).sqrt() * gamma
+    theta = [t.detach().clone().requires_grad_() for t in (gamma, beta)]
+    h = (h - mean[:, None, None]) / (biased + norm.eps).sqrt()[:, None, None]
+    z = head(h * theta[0][:, None, None] + theta[1][:, None, None])
+    z = z - z.mean(1, keepdim=True).detach()
+    T = (2 * z.std(1, keepdim=True)).detach()
+    p = (z / T).softmax(1)
+    grads = torch.autograd.grad((-(T**2) * p * p.log()).sum(1).mean(), theta)
+    stepped = [t.detach() - lr * g for t, g in zip(theta, grads, strict=True)]
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(adapter.parameters, stepped, strict=True))
+    assert torch.allclose(answer, head(h * stepped[0][:, None, None] + stepped[1][:, None, None]), atol=1e-5)
+
+
+@pytest.mark.parametrize("head", ["softmax", "sigmoid"])
+def test_gem_at_temperature_one_is_the_entropy(head, monkeypatch):
+    from ttdg.adapt import domain_adaptor
+
+    monkeypatch.setattr(domain_adaptor, "TEMPERATURES", (1.0, 1.0))
+    logits = torch.randn(2, 3, 4, 4)
+    ours = gem(logits, "gem-t", head)
+    assert torch.allclose(ours.mean(), entropy.entropy(logits, head).mean(), atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["gem-t", "gem-skd"])
+@pytest.mark.parametrize("head", ["softmax", "sigmoid"])
+def test_a_step_down_gem_makes_predictions_surer(loss, head):
+    logits = torch.randn(2, 3, 4, 4, requires_grad=True)
+    (gradient,) = torch.autograd.grad(gem(logits, loss, head).mean(), logits)
+    before, after = (entropy.entropy(z, head).mean() for z in (logits, logits - 1e-2 * gradient))
+    assert after < before
+    flat = gem(torch.zeros(1, 2, 3, 3, requires_grad=True), loss, head)
+    assert flat.isfinite().all()

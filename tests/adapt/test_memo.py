@@ -1,0 +1,51 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from ttdg.adapt import adapt, batchnorm, entropy, symmetries
+from ttdg.errors import UserError
+
+X = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+def a_network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 1))
+
+
+@pytest.mark.parametrize("head", ["softmax", "sigmoid"])
+def test_identical_views_make_it_plain_entropy_minimisation_on_all_weights(head, monkeypatch):
+    monkeypatch.setattr(symmetries, "SQUARE", (symmetries.View(),))
+    monkeypatch.setattr(symmetries, "recoloured", lambda images, generator: images)
+    network, lr = a_network(), 0.1
+    adapter = adapt(network, "memo", lr=lr, views=3, head=head)
+    adapter(X)
+    plain = copy.deepcopy(network).eval()
+    batchnorm.use(plain, batchnorm.Mix(1 / 17))
+    grads = torch.autograd.grad(entropy.entropy(plain(X), head).mean(), list(plain.parameters()))
+    for moved, start, g in zip(adapter.network.parameters(), plain.parameters(), grads, strict=True):
+        assert torch.allclose(moved, start - lr * g, atol=1e-5)
+
+
+def test_the_marginal_is_the_mean_prediction_of_the_views():
+    adapter = adapt(a_network(), "memo", views=8)
+    adapter.generator.manual_seed(0)
+    marginal = adapter._marginal(X).softmax(1)
+    generator = torch.Generator().manual_seed(0)
+    seen = [X, *symmetries.recoloured(X.repeat(7, 1, 1, 1), generator).chunk(7)]
+    p = [v.back(adapter.network(v(x)).softmax(1)) for v, x in zip(symmetries.SQUARE, seen, strict=True)]
+    assert torch.allclose(marginal, torch.stack(p).mean(0), atol=1e-6)
+
+
+def test_each_batch_begins_anew():
+    adapter = adapt(a_network(), "memo", lr=1.0)
+    first = adapter(X)
+    adapter(X + 1)
+    assert torch.equal(adapter(X), first)
+
+
+def test_no_view_at_all_is_a_mistake():
+    with pytest.raises(UserError, match="at least one view"):
+        adapt(a_network(), "memo", views=0)

@@ -1,0 +1,92 @@
+"""fit-prior and fit-judge: beside the checkpoint, from its own sources, once."""
+
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from ttdg.cli import app
+from ttdg.errors import UserError
+from ttdg.training import load
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "200", "TERM": "dumb"})
+
+
+@pytest.fixture(scope="module")
+def trained(discs, tmp_path_factory):
+    """A model without a prior."""
+    out = tmp_path_factory.mktemp("models") / "m"
+    result = run("train", "-d", discs, "--leave-out", "west", "-o", out, "--encoder", "light", "--steps", 1, "--batch",
+                 2, "--accelerator", "cpu", "--workers", 1, "--universe", 0)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert not load(out).parts
+    return out
+
+
+@pytest.fixture
+def model(trained, tmp_path):
+    return shutil.copytree(trained, tmp_path / "m")
+
+
+SHORT = ("--draws", 1, "--mixing-steps", 1)
+
+
+def fit(kind, model, discs, *more):
+    steps = ("--steps", 2, "--device", "cpu", "--workers", 1)
+    return run(f"fit-{kind}", model, "-d", discs, *steps, *more)
+
+
+def test_prior_then_judge_lie_beside_the_checkpoint_and_their_methods_run(model, discs):
+    weights = (model / "model.safetensors").read_bytes()
+    assert "ttdg fit-prior" in str(fit("judge", model, discs).exception)
+    assert fit("prior", model, discs).exit_code == 0
+    result = fit("judge", model, discs, *SHORT)
+    assert result.exit_code == 0, result.exception
+    assert "judge.safetensors" in result.output
+    assert set(load(model).parts) == {"prior", "judge"}
+    assert (model / "model.safetensors").read_bytes() == weights
+    scored = run(
+        "evaluate", "-m", model, "-d", discs, "--site", "west", "--method", "universe", "--device", "cpu"
+    )
+    assert scored.exit_code == 0, scored.exception
+
+
+def test_a_part_that_is_there_is_kept_unless_told_otherwise(model, discs):
+    assert fit("prior", model, discs).exit_code == 0
+    first = (model / "prior.safetensors").read_bytes()
+    assert "has the part prior already" in fit("prior", model, discs).output
+    assert (model / "prior.safetensors").read_bytes() == first
+    assert fit("prior", model, discs, "--again", "--seed", 1).exit_code == 0
+    assert (model / "prior.safetensors").read_bytes() != first
+
+
+def test_a_new_prior_makes_the_judge_stale_and_says_so(model, discs):
+    fit("prior", model, discs)
+    fit("judge", model, discs, *SHORT)
+    assert "fit it again" in fit("prior", model, discs, "--again", "--seed", 1).output
+    scored = run(
+        "evaluate", "-m", model, "-d", discs, "--site", "west", "--method", "judge", "--device", "cpu"
+    )
+    assert "another prior" in str(scored.exception)
+
+
+def test_only_the_models_own_sources_are_taken(model, discs):
+    result = fit("prior", model, discs, "--sources", "west")
+    assert isinstance(result.exception, UserError)
+    assert "'west' is no source of this model; its sources are east, south" in str(result.exception)
+    assert fit("prior", model, discs, "--sources", "east").exit_code == 0
+
+
+def test_images_that_changed_since_training_are_refused(model, discs, tmp_path):
+    changed = shutil.copytree(discs, tmp_path / "discs")
+    (changed / "south" / "masks" / "03.png").write_bytes((discs / "south" / "masks" / "04.png").read_bytes())
+    result = fit("prior", model, changed)
+    assert isinstance(result.exception, UserError)
+    assert "site 'south' holds 10 cases that are not those the model was trained on" in str(result.exception)
+    assert not (model / "prior.safetensors").exists()
+
+
+def test_the_embedded_model_is_not_written_to(discs):
+    assert "part of the installation" in str(fit("prior", "demo", discs).exception)
