@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -22,14 +23,18 @@ from rich.console import Console
 from rich.table import Table
 
 from ttdg.adapt import METHODS, adapt
-from ttdg.data import Benchmark, find_sites, load_benchmark, stream
+from ttdg.adapt.judge_fit import fit_judge
+from ttdg.data import Arrays, Benchmark, find_sites, load_arrays, load_benchmark, stream
 from ttdg.data.synthetic import write_benchmark
 from ttdg.experiment.evaluate import Setting
 from ttdg.experiment.records import write
 from ttdg.experiment.site import evaluate_site
 from ttdg.metrics import score
 from ttdg.networks import NetworkSpec, Segmenter
+from ttdg.parts import Part
+from ttdg.prior import MorphologyPrior, prior_for
 from ttdg.training import Model, ModelCard, Recipe, load_sources, make_fabric, train
+from ttdg.training.extras import fit_part
 from ttdg.training.losses import dice_cross_entropy
 
 
@@ -76,13 +81,14 @@ def training_step(network: torch.nn.Module, images: torch.Tensor) -> Callable[[]
 
 
 def methods_table(
-    network: Segmenter, images: torch.Tensor, repeats: int, device: str
+    model: Model, names: list[str], images: torch.Tensor, repeats: int, device: str
 ) -> dict[str, dict[str, float]]:
-    """ms a batch for every method, interleaved with `source` so that a drifting clock meets both alike."""
-    rows = {}
-    source = adapt(network, "source")
-    for name in METHODS:
-        adapter = adapt(network, name)
+    """ms a batch for every method, interleaved with `source` so that a drifting clock meets both alike; and how that
+    compares with what its passes cost: a forward is `norm`'s, a backward what `tent` takes beyond it."""
+    rows: dict[str, dict[str, float]] = {}
+    source = adapt(model, "source")
+    for name in names:
+        adapter = adapt(model, name)
         base, own = (
             seconds(lambda: source(images), repeats, device),
             seconds(lambda a=adapter: a(images), repeats, device),
@@ -90,8 +96,30 @@ def methods_table(
         rows[name] = {"ms": 1000 * own, "ratio": own / base}
         if device == "cuda":
             rows[name]["peak_mb"] = peak_memory(lambda a=adapter: a(images)) / 2**20
+        print(name, rows[name], flush=True)
         del adapter
+    if {"norm", "tent"} <= rows.keys():
+        forward = rows["norm"]["ratio"]
+        backward = rows["tent"]["ratio"] - forward
+        for name, row in rows.items():
+            passes = METHODS[name].forwards * forward + METHODS[name].backwards * backward
+            row["of_its_passes"] = row["ratio"] / passes
     return rows
+
+
+def made_parts(network: Segmenter, benchmark: Benchmark, arrays: Arrays, names: list[str]) -> dict[str, Part]:
+    """The parts these methods need, fitted for a moment: speed does not depend on how well."""
+    wanted = {part for name in names for part in METHODS[name].parts}
+    site, device = {"a": arrays}, next(network.parameters()).device
+    parts = (
+        {"prior": prior_for(network, len(benchmark.labels)).to_part()} if wanted & {"prior", "judge"} else {}
+    )
+    if "judge" in wanted:
+        prior = MorphologyPrior.from_part(parts["prior"]).to(device)
+        parts["judge"] = fit_judge(network, prior, site, site, benchmark, draws=1, mixing_steps=1, steps=20)
+    for name in wanted - parts.keys():
+        parts[name] = fit_part(name, network, site, benchmark, device, steps=1)
+    return parts
 
 
 def reading_and_scoring(model: Model, folder: Path, repeats: int) -> dict[str, float]:
@@ -131,7 +159,7 @@ def training_speed(folder: Path, benchmark: Benchmark, recipe: Recipe, device: s
     sources = load_sources(find_sites(folder), benchmark)
     events: list[tuple[int, float]] = []
     train(
-        sources.train, {}, benchmark, recipe, folder / f"model-{recipe.batch}",
+        sources.train, {}, benchmark, recipe, folder / f"model-{recipe.batch}-{recipe.universe}",
         fabric=make_fabric(recipe, device), provenance=sources.provenance, every=recipe.steps,
         on_progress=lambda event: events.append((event.step, time.perf_counter())),
     )  # fmt: skip
@@ -160,50 +188,62 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--images", type=int, default=200)
+    parser.add_argument("--methods", default="source,norm,alpha-bn,tent", help="with commas, or all")
+    parser.add_argument(
+        "--sites", default="source,norm,alpha-bn,tent", help="methods to run over a whole site"
+    )
+    parser.add_argument("--training", default="8,16,32", help="batch sizes, on a GPU")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    device = options.device
+    device, names = options.device, list(METHODS) if options.methods == "all" else options.methods.split(",")
 
     torch.manual_seed(0)
     network = Segmenter(NetworkSpec(3, options.encoder)).to(device).eval()
     images = torch.randn(options.batch, 3, options.size, options.size, device=device)
-    results: dict[str, object] = {"device": torch.cuda.get_device_name() if device == "cuda" else "cpu"}
+    results: dict[str, Any] = {"device": torch.cuda.get_device_name() if device == "cuda" else "cpu"}
     results |= {"torch": torch.__version__, "threads": torch.get_num_threads(), **vars(options), "json": None}
-    results["methods"] = methods_table(network, images, options.repeats, device)
-    if device == "cuda":
-        results["training_step_peak_mb"] = peak_memory(training_step(network, images)) / 2**20
-        network.zero_grad(set_to_none=True)
-
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         write_benchmark(folder, "fundus", options.images, size=options.size)
         benchmark = replace(load_benchmark(None, folder), size=options.size)
-        model = Model(network, ModelCard(network.spec, benchmark))
-        results["per_image_seconds"] = reading_and_scoring(model, folder, options.repeats)
-        results["site_images_per_second"] = {name: whole_site(model, folder, name) for name in METHODS}
-        results["resident_growth_mb"] = resident_growth(model, folder)
+        some = load_arrays(next(iter(find_sites(folder).values())).cases[:8], benchmark)
+        parts = made_parts(network, benchmark, some, names)
+        model = Model(network, ModelCard(network.spec, benchmark), parts)
+        results["methods"] = methods_table(model, names, images, options.repeats, device)
         if device == "cuda":
-            results["training_images_per_second"] = {
-                f"batch {batch}": training_speed(
-                    folder, benchmark, Recipe(options.encoder, batch=batch, steps=300), device
+            results["training_step_peak_mb"] = peak_memory(training_step(network, images)) / 2**20
+            network.zero_grad(set_to_none=True)
+        sites = [name for name in options.sites.split(",") if name]
+        results["site_images_per_second"] = {name: whole_site(model, folder, name) for name in sites}
+        if sites:
+            results["per_image_seconds"] = reading_and_scoring(model, folder, options.repeats)
+            results["resident_growth_mb"] = resident_growth(model, folder)
+        for batch in options.training.split(",") if device == "cuda" and options.training else ():
+            recipe = Recipe(options.encoder, batch=int(batch), steps=300)
+            rates = results.setdefault("training_images_per_second", {})
+            for label, weight in (("", 0.1), (", no universe", 0.0)):
+                rates[f"batch {batch}{label}"] = training_speed(
+                    folder, benchmark, replace(recipe, universe=weight), device
                 )
-                for batch in (8, 16, 32)
-            }
+        if options.json:
+            options.json.write_text(json.dumps(results, indent=2) + "\n")
     report(results)
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=2) + "\n")
 
 
-def report(results: dict) -> None:
+def report(results: dict[str, Any]) -> None:
     table = Table(
         title=f"{results['device']}, {results['encoder']}, {results['size']}², batch {results['batch']}"
     )
-    for name in ("method", "ms/batch", "× source", "peak MB", "site images/s"):
+    for name in ("method", "ms/batch", "× source", "× its passes", "peak MB", "site images/s"):
         table.add_column(name, justify="left" if name == "method" else "right")
+    sites = results["site_images_per_second"]
     for name, row in results["methods"].items():
-        peak = f"{row['peak_mb']:.0f}" if "peak_mb" in row else "-"
-        site = f"{results['site_images_per_second'][name]:.0f}"
-        table.add_row(name, f"{row['ms']:.2f}", f"{row['ratio']:.2f}", peak, site)
+        cells = [f"{row['ms']:.2f}", f"{row['ratio']:.2f}"]
+        cells += [
+            f"{row[key]:{form}}" if key in row else "-"
+            for key, form in (("of_its_passes", ".2f"), ("peak_mb", ".0f"))
+        ]
+        table.add_row(name, *cells, f"{sites[name]:.0f}" if name in sites else "-")
     console = Console(width=120)
     console.print(table)
     for name in (
@@ -214,10 +254,9 @@ def report(results: dict) -> None:
     ):
         if name in results:
             console.print(f"{name}: {results[name]}")
-    parts = results["per_image_seconds"]
-    console.print(
-        f"reading + scoring: {(parts['reading'] + parts['scoring']) / parts['source']:.1%} of source's time"
-    )
+    if parts := results.get("per_image_seconds"):
+        share = (parts["reading"] + parts["scoring"]) / parts["source"]
+        console.print(f"reading + scoring: {share:.1%} of source's time")
 
 
 if __name__ == "__main__":

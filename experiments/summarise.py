@@ -1,6 +1,6 @@
 """Markdown tables from the csv files of `leave_one_out.py`: mean ± standard deviation over seeds.
 
-python experiments/tabulate.py docs/results/leave-one-out.csv
+python experiments/summarise.py docs/results/leave-one-out.csv
 """
 
 import argparse

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from ttdg.errors import UserError
@@ -124,6 +125,32 @@ def test_a_killed_process_resumes_to_the_same_masks(disc_model, images, tmp_path
     predict(disc_model, images, tmp_path / "whole", method="norm", batch=1)
     for path in (tmp_path / "whole" / "masks").iterdir():
         assert path.read_bytes() == (tmp_path / "out" / "masks" / path.name).read_bytes()
+
+
+def test_a_method_that_judges_says_what_it_expects_of_every_mask(disc_model, images, tmp_path, monkeypatch):
+    """The verdict of each batch lands in the rows of its own images."""
+    from ttdg.adapt import METHODS
+    from ttdg.adapt.adapter import Fixed, Method
+    from ttdg.adapt.judge import Verdict
+    from ttdg.adapt.regressor import Prediction
+
+    class Judging(Fixed):
+        def __call__(self, batch):
+            b = len(batch)
+            dice = torch.tensor([[0.5, 0.9]]).repeat(b, 1)
+            prediction = Prediction(dice, torch.full((b, 2), 0.2), dice[None])
+            self.verdict = Verdict(torch.arange(b) % 2, prediction, ("plain", "mixed"))
+            return super().__call__(batch)
+
+    method = Method(Judging, "", "nothing", "EVAL", False, 1, 0, "before", "", "")
+    monkeypatch.setitem(METHODS, "judging", method)
+    found = manifest(predict(disc_model, images, tmp_path / "out", method="judging", batch=2))
+    rows = [row for row in found.values() if row["mask"]]
+    assert {row["reading"] for row in rows} == {"plain", "mixed"}
+    for row in rows:
+        low, middle, high = (float(row[f"expected_{name}"]) for name in ("low", "dice", "high"))
+        assert (middle, low) == pytest.approx((0.5, 0.3) if row["reading"] == "plain" else (0.9, 0.7))
+        assert high <= 1
 
 
 def test_overlays_leave_the_background_alone_and_outline_structures():

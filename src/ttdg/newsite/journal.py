@@ -26,6 +26,10 @@ class Entry:
     height: int = 0
     foreground: float = 0.0  # share of the image
     confidence: float = 0.0  # mean over pixels of the largest probability
+    reading: str = ""  # which reading of the image a method that judges chose …
+    expected_dice: float | None = None  # … what it expects it to score …
+    expected_low: float | None = None  # … and the 80 % interval of that
+    expected_high: float | None = None
 
 
 class Journal:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,13 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from ttdg.adapt import METHODS, adapt
+from ttdg.adapt import METHODS, Adapter, adapt
+from ttdg.adapt.judge import Verdict
 from ttdg.data import Benchmark, Case, Loaded, open_folder, read_image, stream
 from ttdg.files import whole_file
 from ttdg.newsite.journal import Entry, Journal
 from ttdg.newsite.overlay import overlay
+from ttdg.parts import digest
 from ttdg.training import Model
 
 
@@ -51,7 +53,8 @@ def predict(
     adapter = adapt(model, method, **(options or {}))
     journal = Journal(out)
     cases = open_folder(images)
-    chain = _hash(model.card.sha256, method, json.dumps(options or {}, sort_keys=True), str(batch))
+    parts = [digest(model.parts[name]) for name in METHODS[method].parts]
+    chain = _hash(model.card.sha256, method, json.dumps(options or {}, sort_keys=True), str(batch), *parts)
     aside: dict[str, str] = {}
     done = kept = 0
 
@@ -69,11 +72,33 @@ def predict(
         if standing:
             kept += len(loaded.cases)
         else:
-            journal.add(*_write(loaded, logits, model.card.benchmark, out, key, overlays))
+            written = _write(loaded, logits, model.card.benchmark, out, key, overlays)
+            journal.add(
+                *(
+                    replace(entry, **fact)
+                    for entry, fact in zip(written, expected(adapter, len(written)), strict=True)
+                )
+            )
             done += len(loaded.cases)
         progress(done + kept + len(aside))
     manifest = journal.write_manifest([case.image.name for case in cases])
     return Outcome(done, kept, aside, manifest)
+
+
+def expected(adapter: Adapter, count: int) -> list[dict[str, Any]]:
+    """For each image of the last batch what a judging method chose, and how well it expects that to be."""
+    verdict = getattr(adapter, "verdict", None)
+    if not isinstance(verdict, Verdict):
+        return [{}] * count
+    found, rows = verdict.prediction, torch.arange(count, device=verdict.chosen.device)
+    middle, half = (x[rows, verdict.chosen].clamp(0, 1).tolist() for x in (found.dice, found.half_width))
+    return [
+        {
+            "reading": verdict.candidates[choice], "expected_dice": m,
+            "expected_low": max(0.0, m - h), "expected_high": min(1.0, m + h),
+        }
+        for choice, m, h in zip(verdict.chosen.tolist(), middle, half, strict=True)
+    ]  # fmt: skip
 
 
 def _write(

@@ -1,0 +1,133 @@
+"""What the benchmark engine costs: reading and tabulating many records, and running jobs beside the jobs themselves.
+
+    python benchmarks/engine.py rows --rows 10000000
+    python benchmarks/engine.py overhead --config experiments/smoke.yaml
+
+`rows` writes records of made-up scorings, then reads and tabulates them in a process of its own.
+`overhead` runs a config with one worker and compares the run's wall time with the time spent in the jobs.
+"""
+
+import argparse
+import gzip
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+METRICS = ("dice", "alignment", "structure", "hd95")
+IMAGES = 1000  # a scoring
+REGIONS = ("disc", "cup")
+
+
+def made_up(folder: Path, rows: int) -> int:
+    """A run of `rows` rows: 10 methods, 5 targets, as many seeds as it takes. Values are random, not results."""
+    from ttdg.experiment.jobs import Scoring, key_of
+    from ttdg.experiment.protocol import Target
+    from ttdg.experiment.rowfile import COLUMNS
+    from ttdg.experiment.runfile import Entry, Run, write_run
+
+    per_job = IMAGES * (len(REGIONS) * len(METRICS) + 1)
+    jobs, entries, rng = {}, [], np.random.default_rng(0)
+    (folder / "records").mkdir(parents=True)
+    number = 0
+    while number * per_job < rows:
+        method, target, seed = number % 10, (number // 10) % 5, number // 50
+        job = Scoring(
+            "training", f"m{method}", {}, {}, (Target(f"s{target}", (f"s{target}",)),), {}, "online", 4, seed
+        )
+        key = key_of(job)
+        jobs[key] = job
+        entries.append(Entry("made up", "leave-one-out", f"m{method}", "others", key))
+        values = iter(rng.random(per_job).astype(np.float32).tolist())
+        place = f"s{target},s{target}"
+        lines = [",".join(COLUMNS)]
+        for case in range(IMAGES):
+            lines += [f"{place},c{case:05},{r},{m},{next(values):.7g}" for m in METRICS for r in REGIONS]
+            lines.append(f"{place},c{case:05},,seconds,{next(values):.7g}")
+        about = {"format": 1, "key": key, "images": IMAGES, "batches": IMAGES // 4, "forwards": 1, "backwards": 0,
+                 "adapting_seconds": 1.0, "all_seconds": 1.0, "peak_bytes": 1, "threads": 1}  # fmt: skip
+        text = f"#{json.dumps(about)}\n" + "\n".join(lines) + "\n"
+        (folder / "records" / f"{key}.csv.gz").write_bytes(gzip.compress(text.encode(), 6, mtime=0))
+        number += 1
+    write_run(folder, replace(Run("made up", "m0", 5.0, {}, {}, ()), jobs=jobs, entries=tuple(entries)))
+    return number * per_job
+
+
+TABULATE = """
+import sys, time, resource
+from pathlib import Path
+start = time.perf_counter()
+from ttdg.experiment.frame import read_table
+from ttdg.experiment.comparison import views
+table = read_table(Path(sys.argv[1]))
+read = time.perf_counter()
+found = views(table)
+end = time.perf_counter()
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+print(f"{len(table.rows)} rows: read {read - start:.1f} s, {len(found)} tables {end - read:.1f} s, "
+      f"all {end - start:.1f} s, peak {peak:.0f} MB")
+"""
+
+
+def rows(count: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        written = made_up(Path(folder) / "run", count)
+        print(f"wrote {written} rows in {time.perf_counter() - start:.0f} s", flush=True)
+        subprocess.run([sys.executable, "-c", TABULATE, str(Path(folder) / "run")], check=True)
+
+
+def overhead(config: Path) -> None:
+    """One worker, so that jobs follow each other: what is not spent in them is the engine's."""
+    from ttdg.experiment.display import Board, picture
+    from ttdg.experiment.executors import Options, make_executor
+    from ttdg.experiment.request import Request
+    from ttdg.experiment.run import aside, run_jobs
+
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.perf_counter()
+        ready = aside(Request(config, Path(folder) / "run", device="cpu", workers=1, threads=1))
+        planned = time.perf_counter() - begin
+        board, last = Board(ready.run, ready.place), []
+
+        def watch(schedule: object) -> None:
+            board.update(schedule)  # type: ignore[arg-type]
+            picture(schedule, board, 1)  # type: ignore[arg-type]
+            last[:] = [schedule]
+
+        start = time.perf_counter()
+        ended = run_jobs(dict(ready.run.jobs), ready.place,
+                         lambda: make_executor("local", ready.place, Options(1)), watch)  # fmt: skip
+        wall = time.perf_counter() - start
+    inside = sum(sum(values) for values in last[0].seconds.values())  # type: ignore[attr-defined]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    engine, whole = wall - inside, wall + planned
+    print(
+        f"{ended.done} jobs, {len(ended.failed)} failed: {whole:.1f} s, {inside:.1f} s in jobs, {planned:.1f} s "
+        f"planning, {engine:.2f} s starting workers, scheduling, display and end: {100 * engine / whole:.2f} %, with "
+        f"planning {100 * (engine + planned) / whole:.2f} %; scheduler's peak memory {peak:.0f} MB"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("rows", "overhead"))
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--config", type=Path, default=Path("experiments/smoke.yaml"))
+    options = parser.parse_args()
+    if options.what == "rows":
+        rows(options.rows)
+    else:
+        overhead(options.config)
+
+
+if __name__ == "__main__":
+    main()
