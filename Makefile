@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-slow lint types clean
+.PHONY: demo test test-slow test-ray smoke lint types clean
 
 demo: $(STAMP)
 	$(BIN)/ttdg demo --out demo-out
@@ -14,6 +14,17 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/pytest -n 2 -m slow
+
+# Ray is 80 MB of wheel, so only its own test installs it.
+test-ray: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cluster]"
+	$(BIN)/pytest -m slow -k ray tests/experiment/test_executors.py
+
+# The whole engine on drawn hospitals: every method, protocol and stream at tiny size.
+smoke: $(STAMP)
+	$(BIN)/ttdg bench experiments/smoke.yaml --out runs/smoke
+	$(BIN)/ttdg report runs/smoke
+	$(BIN)/ttdg verify runs/smoke --rows 5
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

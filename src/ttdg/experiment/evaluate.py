@@ -1,19 +1,18 @@
 """Run an adapter over a stream of labelled images and score every one of them."""
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
 from ttdg.adapt import Adapter
 from ttdg.experiment.records import Record, Records, joined
+from ttdg.experiment.streams import Answer, Leg, Stream, answers
 from ttdg.metrics import region_masks, region_probabilities, score, surface_scores
 from ttdg.types import Batch, Regions
 
-Stream = Literal["online", "episodic"]
 TOGETHER = 32  # images scored at once
 COLUMNS = ("dice", "alignment", "structure", "hd95", "assd")
 HALF = 128  # the first of the 256 thresholds k/255 that is at least 0.5
@@ -21,24 +20,13 @@ HALF = 128  # the first of the 256 thresholds k/255 that is at least 0.5
 
 @dataclass(frozen=True)
 class Setting:
-    """What a result must say of itself. Online: the adapter is reset at the start of the site and keeps what it
-    learns; episodic: it is reset before every batch."""
+    """What a result must say of itself."""
 
     site: str
     method: str
     stream: Stream
     batch: int
     seed: int = 0
-
-
-@dataclass(frozen=True)
-class Answer:
-    """An adapter's answer to a batch, and the labels it will be scored against."""
-
-    cases: tuple[str, ...]
-    logits: torch.Tensor
-    labels: torch.Tensor
-    seconds: float  # an image
 
 
 def evaluate(
@@ -50,13 +38,8 @@ def evaluate(
     """
     parts: list[Records] = []
     waiting: list[Answer] = []
-    adapter.reset()
-    for batch in batches:
-        if setting.stream == "episodic":
-            adapter.reset()
-        logits, seconds = timed(adapter, batch.images)
-        assert batch.masks is not None, "evaluation needs masks"
-        waiting.append(Answer(batch.cases, logits, batch.masks, seconds / len(batch.cases)))
+    for _, answer in answers(adapter, [Leg(setting.site, lambda: batches)], setting.stream):
+        waiting.append(answer)
         if sum(len(answer.cases) for answer in waiting) >= TOGETHER:
             parts.append(record(waiting, regions, setting, surfaces))
             waiting = []
@@ -65,29 +48,20 @@ def evaluate(
     return joined(parts)
 
 
-def record(answers: Sequence[Answer], regions: Regions, setting: Setting, surfaces: bool) -> Records:
+def record(given: Sequence[Answer], regions: Regions, setting: Setting, surfaces: bool) -> Records:
     """Score several batches' answers at once: on a GPU, scoring a small batch is all waiting for Python."""
-    logits, labels = torch.cat([a.logits for a in answers]), torch.cat([a.labels for a in answers])
-    scores, curves = _scores(logits, labels, regions, surfaces)
-    cases = [(case, answer.seconds) for answer in answers for case in answer.cases]
+    logits, labels = torch.cat([a.logits for a in given]), torch.cat([a.labels for a in given])
+    scores, curves = scored(logits, labels, regions, surfaces)
+    cases = [(case, answer.seconds) for answer in given for case in answer.cases]
     rows = []
     for (case, seconds), by_region in zip(cases, scores, strict=True):
         for region, values in zip(regions, by_region, strict=True):
-            scored: dict[str, Any] = dict(zip(COLUMNS, values, strict=True))
-            rows.append(Record(case=case, region=region, seconds=seconds, **asdict(setting), **scored))
+            named: dict[str, Any] = dict(zip(COLUMNS, values, strict=True))
+            rows.append(Record(case=case, region=region, seconds=seconds, **asdict(setting), **named))
     return Records(tuple(rows), curves.reshape(-1, curves.shape[-1]))
 
 
-def timed(adapter: Adapter, images: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """The adapter's answer and the seconds until the device has finished it."""
-    start = time.perf_counter()
-    logits = adapter(images)
-    if images.device.type == "cuda":
-        torch.cuda.synchronize(images.device)
-    return logits, time.perf_counter() - start
-
-
-def _scores(
+def scored(
     logits: torch.Tensor, labels: torch.Tensor, regions: Regions, surfaces: bool
 ) -> tuple[list[list[list[float]]], np.ndarray]:
     """Per image and region the COLUMNS; and the E curves, (images, regions, thresholds)."""

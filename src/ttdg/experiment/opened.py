@@ -1,0 +1,77 @@
+"""A scoring made ready: its model, its adapter, its images in order. Its answers are a function of the job alone."""
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ttdg.adapt import METHODS, Adapter, adapt
+from ttdg.data import Benchmark
+from ttdg.experiment.jobs import Scoring
+from ttdg.experiment.pictures import Order, batches, order
+from ttdg.experiment.place import Place
+from ttdg.experiment.streams import Answer, Leg, answers
+from ttdg.parts import load_parts
+from ttdg.training import Model, load
+from ttdg.training.checkpoint import read_card
+
+
+@dataclass(frozen=True)
+class Opened:
+    job: Scoring
+    model: Model
+    adapter: Adapter
+    orders: Mapping[str, Order]  # target → its images
+
+    @property
+    def benchmark(self) -> Benchmark:
+        """That of the training, whose key is part of the job's."""
+        return self.model.card.benchmark
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.network.parameters()).device
+
+    def answers(self) -> Iterator[tuple[str, Answer]]:
+        """Every batch's answer with its target's name."""
+        legs = [self._leg(name, cases) for name, cases in self.orders.items()]
+        return answers(self.adapter, legs, self.job.stream, METHODS[self.job.method].memory)  # type: ignore[arg-type]
+
+    def _leg(self, name: str, cases: Order) -> Leg:
+        job = self.job
+        return Leg(name, lambda: batches(cases, self.benchmark, job.sites, job.batch, self.device))
+
+
+def open_job(job: Scoring, place: Place) -> Opened:
+    model = open_model(job, place)
+    orders = {target.name: order(target, place.data, job) for target in job.targets}
+    seed_all(job.seed)
+    return Opened(job, model, adapt(model, job.method, **job.options), orders)
+
+
+def open_model(job: Scoring, place: Place) -> Model:
+    """The source model, with the parts this job's method needs."""
+    folder = place.model(job.training)
+    model = _model(folder, place.device, read_card(folder).sha256)
+    fitted = {
+        name: load_parts(place.part(fitting), model.card.sha256)[name]
+        for name, fitting in job.fittings.items()
+    }
+    return replace(model, parts={**model.parts, **fitted})
+
+
+@lru_cache(1)
+def _model(folder: Path, device: str, sha256: str) -> Model:
+    """Kept for the next job; a scoring never changes it, since adapters work on a copy."""
+    return load(folder, device)
+
+
+def seed_all(seed: int) -> None:
+    """Everything a method might draw from."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    torch.manual_seed(seed)

@@ -1,0 +1,98 @@
+"""From the yaml file to a run that can start: data found or drawn, jobs planned, `run.json` written.
+
+It needs torch, to know the methods and their options; the process that schedules does not. `prepare` is
+therefore called in a process of its own.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ttdg.data import find_sites, load_benchmark
+from ttdg.data.synthetic import write_benchmark
+from ttdg.errors import UserError, near_miss
+from ttdg.experiment.config import Config, read_config
+from ttdg.experiment.place import Place, cores
+from ttdg.experiment.plan import narrowed, plan, survey
+from ttdg.experiment.request import Ready, Request
+from ttdg.experiment.runfile import Run, write_run
+from ttdg.training.checkpoint import versions
+
+
+def prepare(request: Request) -> Ready:
+    config = read_config(request.config)
+    if request.encoder_weights is not None:
+        weights = str(request.encoder_weights.resolve())
+        config = config.model_copy(update={"recipe": config.recipe | {"encoder_weights": weights}})
+    config = _only(config, request.only)
+    out = request.out.resolve()
+    data = _data(config, request, out)
+    benchmark = narrowed(load_benchmark(config.benchmark, data), config)
+    world = survey(benchmark, find_sites(data, config.sites or None))
+    planned = plan(config, world)
+    device, gpus = _device(request.device)
+    workers = request.workers or (2 * gpus if gpus else cores())
+    models = (request.models or out / "models").resolve()
+    run = Run(
+        config.name, config.baseline, config.harm, _published(config), planned.jobs, planned.entries,
+        str(data), str(models), versions(),
+    )  # fmt: skip
+    write_run(out, run)
+    threads = request.threads or max(1, cores() // workers)
+    place = Place(out, data, models, device, threads, config.recipe.get("encoder_weights"))
+    return Ready(run, place, workers, gpus)
+
+
+def _only(config: Config, names: Sequence[str]) -> Config:
+    known = {experiment.name: experiment for experiment in config.experiments}
+    for name in names:
+        if name not in known:
+            raise UserError(f"the yaml has no experiment {name!r}{near_miss(name, known)}")
+    return config.model_copy(update={"experiments": [known[name] for name in names or known]})
+
+
+def _data(config: Config, request: Request, out: Path) -> Path:
+    """--data, the yaml's own folder, drawn hospitals, or $TTDG_DATA; a folder of benchmarks will do."""
+    if config.synthetic is not None and request.data is None:
+        return _drawn(config, out)
+    named = request.data or (request.config.parent / config.data if config.data else None)
+    if named is None and "TTDG_DATA" in os.environ:
+        named = Path(os.environ["TTDG_DATA"])
+    if named is None:
+        raise UserError("name the benchmark folder with --data, with `data:` in the yaml, or set TTDG_DATA")
+    inside = named / (config.benchmark or config.name)
+    root = inside if not (named / "benchmark.yaml").exists() and inside.is_dir() else named
+    if not root.is_dir():
+        raise UserError(f"no folder at {root}; name the benchmark folder with --data")
+    return root.resolve()
+
+
+def _drawn(config: Config, out: Path) -> Path:
+    """Drawn once; a folder left by other settings is drawn anew, since its name says the settings."""
+    wish = config.synthetic
+    assert wish is not None
+    folder = out / "data" / f"{wish.variant}-{wish.cases}-{wish.size}-{wish.seed}"
+    if not (folder / "benchmark.yaml").is_file():
+        write_benchmark(folder, wish.variant, wish.cases, size=wish.size, seed=wish.seed)
+    return folder
+
+
+def _device(wanted: str) -> tuple[str, int]:
+    import torch
+
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if wanted == "auto":
+        return ("cuda", gpus) if gpus else ("cpu", 0)
+    if wanted not in ("cpu", "cuda"):
+        raise UserError(f"--device is auto, cpu or cuda, not {wanted!r}")
+    if wanted == "cuda" and not gpus:
+        raise UserError("no GPU is usable here: torch sees none; use --device cpu")
+    return wanted, gpus if wanted == "cuda" else 0
+
+
+def _published(config: Config) -> dict[str, object]:
+    """The config as it may be shown: the weights' file by its name."""
+    fields = config.model_dump()
+    if weights := fields["recipe"].get("encoder_weights"):
+        fields["recipe"]["encoder_weights"] = Path(weights).name
+    return fields

@@ -1,0 +1,39 @@
+"""`ttdg report`: every format of a run's tables, and the page."""
+
+from pathlib import Path
+
+from ttdg.errors import UserError
+from ttdg.experiment.comparison import views
+from ttdg.experiment.figures import write_curves
+from ttdg.experiment.frame import Table
+from ttdg.experiment.printed import comma_separated, latex, markdown
+from ttdg.experiment.webpage import write_html
+from ttdg.files import write_text
+
+
+def write_report(table: Table, run: Path, out: Path, pictures: float = 60.0) -> list[Path]:
+    """The same tables in every format; each file is a function of the records."""
+    tables = views(table)
+    texts = {
+        "tables.md": markdown(tables),
+        "tables.tex": latex(tables),
+        "tables.csv": comma_separated(tables),
+    }
+    for name, text in texts.items():
+        write_text(out / name, text)
+    page = write_html(out / "report.html", table, tables, run, pictures)
+    return [*(out / name for name in texts), page, *write_curves(table, out / "figures")]
+
+
+def insert(path: Path, name: str, table: Table) -> None:
+    """Put a run's tables into a text between two marks, in place of what stands there."""
+    begin, end = f"<!-- ttdg report {name} -->", f"<!-- end of ttdg report {name} -->"
+    try:
+        text = path.read_text(encoding="utf-8")
+        before, rest = text.split(begin)
+        _, after = rest.split(end)
+    except (OSError, ValueError):
+        raise UserError(
+            f"{path} lacks the lines {begin} and {end}, once each; write them where the tables go"
+        ) from None
+    write_text(path, f"{before}{begin}\n\n{markdown(views(table))}\n{end}{after}")

@@ -1,0 +1,105 @@
+"""`ttdg bench`: jobs in, records out. Killed at any moment, the same call goes on from what is recorded."""
+
+import multiprocessing
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ttdg.errors import UserError
+from ttdg.experiment.executors import Executor, Options, make_executor
+from ttdg.experiment.jobs import Job, to_dict
+from ttdg.experiment.place import Place, alone
+from ttdg.experiment.request import Ready, Request
+from ttdg.experiment.schedule import Schedule
+
+PULSE = 0.25  # seconds between two looks at the workers
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What became of the jobs. `failed` says why; `blocked` are those that needed a failed one."""
+
+    done: int
+    found: int  # of them, done by an earlier call
+    failed: dict[str, str] = field(default_factory=dict)
+    blocked: tuple[str, ...] = ()
+
+
+Watch = Callable[[Schedule], None]
+
+
+def bench(
+    request: Request,
+    executor: str = "local",
+    options: Options | None = None,
+    watch: Callable[[Ready], Watch] = lambda ready: lambda schedule: None,
+) -> Ended:
+    """Plan, then run what is not done yet. `watch` is told of every change."""
+    request.out.mkdir(parents=True, exist_ok=True)
+    with alone(request.out / ".lock", wait=False):
+        ready = aside(request)
+        wishes = options or Options()
+        machine = Options(ready.workers if executor == "local" else wishes.workers, wishes.address,
+                          wishes.partition, wishes.minutes, ready.gpus or wishes.gpus)  # fmt: skip
+        return run_jobs(
+            dict(ready.run.jobs),
+            ready.place,
+            lambda: make_executor(executor, ready.place, machine),
+            watch(ready),
+        )
+
+
+def aside(request: Request) -> Ready:
+    """`prepare` in a process of its own, so that this one stays small."""
+    from ttdg.experiment.config import read_config
+    from ttdg.experiment.runfile import read_run
+
+    read_config(request.config)  # a mistake in it is said at once
+    if (request.out / "run.json").exists():
+        read_run(request.out)  # a stale format is said before anything is touched
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_prepare, request).result()
+
+
+def _prepare(request: Request) -> Ready:
+    from ttdg.experiment.prepare import prepare
+
+    return prepare(request)
+
+
+def run_jobs(
+    jobs: dict[str, Job], place: Place, make: Callable[[], Executor], watch: Watch = lambda schedule: None
+) -> Ended:
+    """Run what is not done. A failed job does not stop the others; a full disk stops all, and loses nothing."""
+    schedule = Schedule(jobs, {key for key, job in jobs.items() if place.done(job)})
+    watch(schedule)
+    if not schedule.over():
+        _drive(schedule, make(), watch)
+    _sweep(place.run)
+    if schedule.fatal:
+        raise UserError(schedule.fatal)
+    return Ended(len(schedule.done), schedule.found, dict(schedule.failed), tuple(schedule.blocked()))
+
+
+def _drive(schedule: Schedule, executor: Executor, watch: Watch) -> None:
+    try:
+        while not schedule.over():
+            for key in schedule.ready(executor.slots - len(schedule.running)):
+                schedule.start(key)
+                executor.submit(key, to_dict(schedule.jobs[key]))
+                watch(schedule)
+            for outcome in executor.wait(PULSE):
+                schedule.end(outcome)
+            watch(schedule)
+    finally:
+        executor.close()
+
+
+def _sweep(run: Path) -> None:
+    """What killed jobs left half-written, and the locks; called once none is running."""
+    for path in (*run.glob("claims/*.lock"), *run.glob("records/.*.gz")):
+        path.unlink(missing_ok=True)
+    for folder in (*run.glob("models/.*-*"), *run.glob("parts/.*-*")):
+        shutil.rmtree(folder, ignore_errors=True)

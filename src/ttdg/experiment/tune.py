@@ -1,0 +1,150 @@
+"""Hyper-parameters chosen once, fairly: the same small budget for every method, on simulated hospitals.
+
+A simulated hospital is a stream of held-out source images under one shift in light, optics, anatomy and annotation.
+Every configuration of every method meets the same hospitals, online as at test time. No target image is ever read.
+"""
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from ttdg.adapt import METHODS, Adapter, adapt, defaults
+from ttdg.data import Arrays, Benchmark, normalise
+from ttdg.data.shifts import simulate
+from ttdg.files import whole_file
+from ttdg.metrics import dice, region_masks, region_probabilities
+from ttdg.training import Model
+from ttdg.types import Batch
+
+BUDGET = 6  # configurations a method
+FACTORS, STEPS = (0.1, 1.0, 10.0), (1, 3)  # of the default rate; steps
+
+
+@dataclass(frozen=True)
+class Search:
+    """What all methods are tuned on: so many hospitals, a stream of so many images each."""
+
+    hospitals: int = 8
+    images: int = 32
+    batch: int = 4
+    strength: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Trial:
+    options: Mapping[str, Any]
+    dice: float  # mean over regions, images and hospitals
+    seconds: float  # an image
+
+
+@dataclass(frozen=True)
+class Tuned:
+    method: str
+    chosen: Mapping[str, Any]
+    dice: float
+    trials: tuple[Trial, ...]
+
+
+def grid_of(method: str) -> dict[str, tuple[Any, ...]]:
+    """The method's own grid, or lr × {0.1, 1, 10} and 1 or 3 steps where it has those options."""
+    declared, options = METHODS[method].grid, defaults(method)
+    if declared or not METHODS[method].backwards:
+        return dict(declared)
+    grid: dict[str, tuple[Any, ...]] = {}
+    if "lr" in options:
+        grid["lr"] = tuple(float(f"{factor * options['lr']:.6g}") for factor in FACTORS)
+    if "steps" in options:
+        grid["steps"] = STEPS
+    return grid
+
+
+def configurations(method: str) -> list[dict[str, Any]]:
+    """The grid's points, the defaults first if they are among them: they win where nothing is better."""
+    grid, usual = grid_of(method), defaults(method)
+    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    return sorted(points, key=lambda point: any(usual[name] != value for name, value in point.items()))[
+        :BUDGET
+    ]
+
+
+def hospital(
+    number: int, held_out: Sequence[Arrays], benchmark: Benchmark, search: Search, device: torch.device
+) -> Iterator[Batch]:
+    """The stream of one simulated hospital: images of one source site in random order, all under the same shift."""
+    arrays, seed = held_out[number % len(held_out)], search.seed * 1_000_003 + number
+    assert arrays.masks is not None, "tuning needs masks of the held-out source images"
+    rows = torch.randperm(len(arrays.images), generator=torch.Generator().manual_seed(seed))[: search.images]
+    for part in rows.split(search.batch):
+        images, masks = arrays.images[part].to(device).float() / 255, arrays.masks[part].to(device).long()
+        again = torch.Generator().manual_seed(seed)  # the same shift for every batch
+        images, masks = simulate(images, masks, again, search.strength, group=len(part))
+        cases = tuple(arrays.cases[int(row)] for row in part)
+        yield Batch(normalise(images, benchmark.normalisation), masks, cases)
+
+
+def score(adapter: Adapter, batches: Iterator[Batch], benchmark: Benchmark) -> tuple[list[float], float]:
+    """Dice of every image, mean over its regions, and the seconds spent adapting."""
+    scores, spent = [], 0.0
+    adapter.reset()
+    for batch in batches:
+        start = time.perf_counter()
+        logits = adapter(batch.images)
+        if logits.is_cuda:
+            torch.cuda.synchronize(logits.device)
+        spent += time.perf_counter() - start
+        assert batch.masks is not None
+        regions = region_masks(batch.masks, benchmark.regions)
+        scores += dice(region_probabilities(logits.float(), benchmark.regions), regions).mean(1).tolist()
+    return scores, spent
+
+
+def attempt(
+    model: Model, method: str, options: Mapping[str, Any], held_out: Sequence[Arrays], search: Search
+) -> Trial:
+    """One configuration over all hospitals, reset at the door of each."""
+    device, benchmark = next(model.network.parameters()).device, model.card.benchmark
+    adapter = adapt(model, method, **options)
+    scores: list[float] = []
+    seconds = 0.0
+    for number in range(search.hospitals):
+        each, spent = score(adapter, hospital(number, held_out, benchmark, search, device), benchmark)
+        scores, seconds = scores + each, seconds + spent
+    return Trial(dict(options), sum(scores) / len(scores), seconds / len(scores))
+
+
+def tune(model: Model, method: str, held_out: Sequence[Arrays], search: Search) -> Tuned:
+    """Every configuration of a method, and the best of them; a tie goes to the defaults."""
+    trials = [attempt(model, method, options, held_out, search) for options in configurations(method)]
+    best = max(trials, key=lambda trial: trial.dice)
+    return Tuned(method, best.options, best.dice, tuple(trials))
+
+
+def read(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+    """The methods tuned so far, if the file is about the same search; else none."""
+    if not path.exists():
+        return {}
+    found = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    same = {name: value for name, value in found.items() if name != "methods"} == dict(about)
+    return dict(found["methods"]) if same else {}
+
+
+def write(path: Path, about: Mapping[str, Any], methods: Mapping[str, Any]) -> None:
+    """What was searched, and for each method what was chosen, and every trial."""
+    with whole_file(path) as temporary:
+        text = yaml.safe_dump({**about, "methods": dict(methods)}, sort_keys=False, allow_unicode=True)
+        temporary.write_text(text, encoding="utf-8")
+
+
+def record(tuned: Tuned) -> dict[str, Any]:
+    """As yaml keeps it: scores in percent, to what is worth reading."""
+    trials = [
+        {**asdict(t), "dice": round(100 * t.dice, 3), "seconds": round(t.seconds, 5)} for t in tuned.trials
+    ]
+    return {"chosen": dict(tuned.chosen), "dice": round(100 * tuned.dice, 3), "trials": trials}

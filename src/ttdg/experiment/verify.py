@@ -1,0 +1,149 @@
+"""Run sampled rows again and say whether they agree: bit for bit on a CPU, within a stated tolerance on a GPU."""
+
+import hashlib
+import json
+import random
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ttdg.errors import UserError
+from ttdg.experiment.frame import UNPUBLISHED, Table, polars, read_table
+from ttdg.experiment.jobs import Fitting, Scoring, Training, needs
+from ttdg.experiment.place import Place
+from ttdg.experiment.rowfile import COLUMNS
+from ttdg.experiment.summary import PERCENT
+from ttdg.experiment.work import score_job, work
+from ttdg.files import write_text
+from ttdg.training.checkpoint import versions
+
+TOLERANCE = 0.02  # of an image's score between 0 and 1, where arithmetic may differ: a GPU, other versions
+FILE = "verification.json"
+
+
+@dataclass(frozen=True)
+class Verification:
+    rows: int
+    jobs: int
+    equal: int  # rows that agree in every bit
+    largest: float  # difference
+    exact: bool  # whether bits were owed: same device (a CPU), same versions, same threads
+    tolerance: float
+    digest: str  # of the records that were checked
+    versions: Mapping[str, str]
+    retrained: int = 0  # models that were not at hand and were trained again
+    other_code: bool = False  # the package's source has changed since the records were made
+
+    @property
+    def agrees(self) -> bool:
+        return self.equal == self.rows if self.exact else self.largest <= self.tolerance
+
+    def in_words(self) -> str:
+        since = "; the code has changed since these records were made" if self.other_code else ""
+        return self._verdict() + since
+
+    def _verdict(self) -> str:
+        if self.exact and self.agrees:
+            return f"verified: {self.rows} rows of {self.jobs} scorings agree bit for bit"
+        if self.agrees:
+            how = f"{self.equal} of {self.rows} rows of {self.jobs} scorings agree bit for bit, all within"
+            return f"verified: {how} {self.tolerance:g} (largest difference {self.largest:.2g})"
+        owed = "bit for bit" if self.exact else f"within {self.tolerance:g}"
+        count = f"{self.equal} of {self.rows} rows are equal"
+        return f"NOT verified: {count}; not all agree {owed} (largest difference {self.largest:.2g})"
+
+
+def verify(
+    folder: Path,
+    rows: int = 20,
+    seed: int = 0,
+    *,
+    data: Path | None = None,
+    models: Path | None = None,
+    encoder_weights: str | None = None,
+    device: str = "cpu",
+    tolerance: float = TOLERANCE,
+    progress: Callable[[str], None] = lambda line: None,
+) -> Verification:
+    """Rerun the scorings that hold `rows` rows drawn by `seed`, and write what came of it beside the records."""
+    table = read_table(folder)
+    root = data or (Path(table.run.data) if table.run.data else None)
+    if root is None or not root.is_dir():
+        raise UserError("the run's data are not at hand; name the benchmark folder with --data")
+    drawn = _draw(table, rows, seed)
+    differences: list[float] = []
+    exact, retrained, other = True, 0, False
+    with tempfile.TemporaryDirectory() as scratch:
+        kept = models or (Path(table.run.models) if table.run.models else Path(scratch) / "models")
+        for key, names in drawn.items():
+            job, about = table.run.jobs[key], table.about[key]
+            assert isinstance(job, Scoring)
+            progress(f"{job.method} at {', '.join(target.name for target in job.targets)}")
+            place = Place(folder.resolve(), root, kept, device, about["threads"], encoder_weights)
+            torch.set_num_threads(place.threads)
+            retrained += _source(table, job, place)
+            now, again = score_job(job, place)
+            exact &= now["device"] == about["device"] == "cpu" and now["versions"] == about["versions"]
+            other |= now["code"] != about.get("code")
+            found: dict[tuple[str, ...], float] = {tuple(row[:5]): row[5] for row in again}
+            differences += [_apart(np.float32(found.get(name, np.inf)), old) for name, old in names.items()]
+    equal = differences.count(0.0)
+    result = Verification(len(differences), len(drawn), equal, max(differences, default=0.0), exact and not retrained,
+                          tolerance, digest(table), versions(), retrained, other)  # fmt: skip
+    write_text(folder / FILE, json.dumps(asdict(result) | {"agrees": result.agrees}, indent=1) + "\n")
+    return result
+
+
+def _draw(table: Table, count: int, seed: int) -> dict[str, dict[tuple[str, ...], np.float32]]:
+    """job → row → value, of rows drawn at random among the scores between 0 and 1."""
+    pl = polars()
+    rows = table.rows.filter(pl.col("metric").cast(pl.String).is_in(PERCENT))
+    picked = sorted(random.Random(seed).sample(range(len(rows)), min(count, len(rows))))
+    drawn: dict[str, dict[tuple[str, ...], np.float32]] = {}
+    for job, *row in rows[picked].select("job", *COLUMNS).iter_rows():
+        value = np.float32("nan") if row[5] is None else np.float32(row[5])
+        drawn.setdefault(str(job), {})[tuple(str(part) for part in row[:5])] = value
+    return drawn
+
+
+def _apart(new: np.float32, old: np.float32) -> float:
+    """0 where every bit agrees; a row that is gone, or has a value where it had none, is infinitely far."""
+    if new == old or (np.isnan(new) and np.isnan(old)):
+        return 0.0
+    return float("inf") if np.isnan(new) or np.isnan(old) else abs(float(new) - float(old))
+
+
+def _source(table: Table, job: Scoring, place: Place) -> int:
+    """Train and fit what is not at hand; how many models that were."""
+    count = 0
+    for key in needs(job):
+        before = table.run.jobs[key]
+        if isinstance(before, (Training, Fitting)) and not place.done(before):
+            work(before, place)
+            count += 1
+    return count
+
+
+def digest(table: Table) -> str:
+    """A hash of all published rows, in any order: a verification is of these records and no others."""
+    pl = polars()
+    rows = table.rows.with_columns(pl.col("job", *COLUMNS[:5]).cast(pl.String))
+    kept = rows.filter(~pl.col("metric").is_in(UNPUBLISHED)).drop_nulls("value").sort("job", *COLUMNS[:5])
+    return hashlib.sha256(kept.write_csv().encode()).hexdigest()
+
+
+def state(folder: Path, table: Table) -> str:
+    """What is known of these records, in words."""
+    try:
+        fields = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        agrees = fields.pop("agrees")
+        found = Verification(**fields)
+    except (OSError, ValueError, KeyError, TypeError):
+        return "not verified"
+    if found.digest != digest(table):
+        return "not verified: the records have changed since"
+    return found.in_words() if agrees == found.agrees else "not verified"

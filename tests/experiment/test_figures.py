@@ -1,0 +1,104 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from ttdg.errors import UserError
+from ttdg.experiment.axes import axes
+from ttdg.experiment.explain import draw_pairs, grad_cam, last_stage, pairs
+from ttdg.experiment.figures import write_curves, write_drawn
+from ttdg.experiment.frame import read_table
+from ttdg.experiment.jobs import Scoring
+from ttdg.experiment.rowfile import write_rows
+from ttdg.prior import prior_for
+
+
+@pytest.fixture
+def gridded(started, place):
+    """A grid over α and one over the batch; Dice is 50 + 10·α + batch, 2 ms an image a unit of the batch."""
+    grid = {"name": "α", "protocol": "leave-one-out", "methods": ["source", {"method": "alpha-bn",
+            "grid": {"alpha": [0.5, 0.25, 1.0]}}]}  # fmt: skip
+    sizes = {"name": "size", "protocol": "leave-one-out", "methods": ["norm"], "batches": [2, 8, 4]}
+    run = started(grid, sizes, seeds=[0, 1])
+    for key, job in run.jobs.items():
+        if isinstance(job, Scoring):
+            dice = 0.5 + 0.1 * job.options.get("alpha", 0) + 0.01 * job.batch + 0.02 * job.seed
+            target = job.targets[0].name
+            about = {"key": key, "images": 10, "adapting_seconds": 0.02 * job.batch, "dice": {target: dice}}
+            write_rows(place.record(key), about, [(target, target, "a", "disc", "dice", dice)])
+    return place.run
+
+
+def test_a_curve_is_what_differs_in_one_number_alone(gridded):
+    found = {(axis.experiment, axis.setting): axis.points for axis in axes(read_table(gridded))}
+    assert set(found) == {("α", "alpha"), ("size", "batch")}
+    assert [point.value for point in found["α", "alpha"]] == [0.25, 0.5, 1.0]
+    assert [point.dice for point in found["size", "batch"]] == pytest.approx([53, 55, 59])
+    assert [point.milliseconds for point in found["size", "batch"]] == pytest.approx([4, 8, 16])
+
+
+def test_curves_are_drawn(gridded, tmp_path):
+    paths = write_curves(read_table(gridded), tmp_path)
+    assert sorted(path.name for path in paths) == [
+        "size-norm-online-batch.png",
+        "α-alpha-bn-online-alpha.png",
+    ]
+    assert all(Image.open(path).width > 200 for path in paths)
+
+
+class Spot(nn.Module):
+    """Logits that are the brightness, seen through one deep map."""
+
+    def __init__(self):
+        super().__init__()
+        self.stage = nn.AvgPool2d(4)
+        self.head = nn.Upsample(scale_factor=4)
+
+    def encode(self, images):
+        return (self.stage(images.mean(1, keepdim=True)),)
+
+    def forward(self, images):
+        (deep,) = self.encode(images)
+        return torch.cat([-self.head(deep), self.head(deep)], 1)
+
+
+def test_the_map_lights_up_where_the_evidence_is():
+    images = torch.zeros(2, 3, 16, 16)
+    images[0, :, 0:4, 0:4] = 1
+    images[1, :, 8:12, 12:16] = 1
+    network = Spot()
+    assert last_stage(network, images) == "stage"
+    maps = grad_cam(network, images, 1)
+    assert maps.shape == (2, 16, 16)
+    assert np.unravel_index(maps[0].argmax(), (16, 16)) < (4, 4)
+    y, x = np.unravel_index(maps[1].argmax(), (16, 16))
+    assert 8 <= y < 12
+    assert x >= 12
+
+
+def test_the_last_stage_of_our_networks_is_found_by_what_it_gives(disc_model):
+    assert last_stage(disc_model.network, torch.zeros(1, 3, 64, 64)) == "unet.encoder.stages.4"
+
+
+@pytest.mark.parametrize("with_prior", [True, False])
+def test_an_image_is_matched_to_itself_node_by_node(disc_model, with_prior):
+    torch.manual_seed(0)
+    prior = prior_for(disc_model.network, 2, points=40, per_tissue=12).eval()
+    image = torch.rand(1, 3, 64, 64)
+    found = pairs(disc_model.network, prior, image.repeat(2, 1, 1, 1), with_prior)
+    assert len(found.first) > 5
+    assert np.array_equal(found.first, found.second)
+    assert found.share == 1.0
+    assert draw_pairs([np.zeros((64, 64, 3))] * 2, {"same": found}).startswith(b"\x89PNG")
+
+
+def test_grids_and_maps_of_chosen_methods_are_drawn_from_the_run(finished, tmp_path):
+    folder, _ = finished
+    paths = write_drawn(read_table(folder), folder, ["source", "norm"], tmp_path)
+    assert [path.name for path in paths] == [
+        "segmentation-0.png",
+        "grad-cam-0.png",
+    ]  # these models have no prior
+    with pytest.raises(UserError, match="did you mean 'norm'"):
+        write_drawn(read_table(folder), folder, ["nrom"], tmp_path)

@@ -1,0 +1,73 @@
+import pytest
+import torch
+
+from ttdg.adapt import adapt
+from ttdg.experiment.protocol import STREAMS
+from ttdg.experiment.streams import Leg, answers
+from ttdg.types import Batch
+
+
+class Counter:
+    """Answers with the number of batches it has seen since its last reset."""
+
+    def __init__(self):
+        self.seen, self.network = 0, lambda images: self._logits(images)
+
+    def _logits(self, images):
+        return torch.full((len(images), 2, *images.shape[2:]), float(self.seen))
+
+    def __call__(self, images):
+        self.seen += 1
+        return self._logits(images)
+
+    def reset(self):
+        self.seen = 0
+
+
+def a_leg(name, count):
+    masks = torch.zeros(1, 4, 4, dtype=torch.long)
+    return Leg(name, lambda: (Batch(torch.zeros(1, 3, 4, 4), masks, (f"{name}{i}",)) for i in range(count)))
+
+
+def states(stream, memory=True):
+    """What the adapter had seen when it answered each batch of two targets of three."""
+    return [
+        int(a.logits.max()) for _, a in answers(Counter(), [a_leg("a", 3), a_leg("b", 3)], stream, memory)
+    ]
+
+
+def test_each_stream_forgets_when_it_says_it_does():
+    assert states("episodic") == [1, 1, 1, 1, 1, 1]
+    assert states("online") == [1, 2, 3, 1, 2, 3]
+    assert states("continual") == [1, 2, 3, 4, 5, 6]
+    assert states("offline") == [3, 3, 3, 3, 3, 3]
+
+
+def test_a_method_without_memory_answers_two_passes_as_it_answers_one():
+    assert states("offline", memory=False) == states("online")
+
+
+def test_offline_says_so_wherever_it_is_named():
+    assert "two passes" in STREAMS["offline"]
+
+
+def test_offline_tent_is_the_network_after_one_pass(disc_model):
+    torch.manual_seed(0)
+    batches = [
+        Batch(torch.randn(2, 3, 32, 32), torch.zeros(2, 32, 32, dtype=torch.long), ("a", "b"))
+        for _ in range(3)
+    ]
+    adapter = adapt(disc_model, "tent", lr=1e-2)
+    given = [a.logits for _, a in answers(adapter, [Leg("x", lambda: batches)], "offline")]
+    by_hand = adapt(disc_model, "tent", lr=1e-2)
+    for batch in batches:
+        by_hand(batch.images)
+    with torch.no_grad():
+        expected = [by_hand.network(batch.images) for batch in batches]
+    assert all(torch.equal(a, b) for a, b in zip(given, expected, strict=True))
+
+
+@pytest.mark.parametrize("stream", sorted(STREAMS))
+def test_every_image_is_answered_once_in_order(stream):
+    names = [a.cases[0] for _, a in answers(Counter(), [a_leg("a", 3), a_leg("b", 2)], stream)]
+    assert names == ["a0", "a1", "a2", "b0", "b1"]

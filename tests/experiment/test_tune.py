@@ -1,0 +1,110 @@
+import pytest
+import torch
+import yaml
+from typer.testing import CliRunner
+
+from ttdg.adapt import METHODS, defaults
+from ttdg.cli import app
+from ttdg.errors import UserError
+from ttdg.experiment import tune as tuning
+from ttdg.experiment.tune import BUDGET, Search, configurations, grid_of, hospital
+from ttdg.training import load_sources, save
+
+SMALL = Search(hospitals=2, images=4, batch=2)
+
+
+@pytest.fixture
+def held_out(discs):
+    from ttdg.data import find_sites, load_benchmark
+
+    return list(load_sources(find_sites(discs), load_benchmark(None, discs)).held_out.values())
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_no_method_gets_more_than_the_budget(method):
+    points = configurations(method)
+    assert 1 <= len(points) <= BUDGET
+    assert all(set(point) <= set(defaults(method)) for point in points)
+    assert len({tuple(point.items()) for point in points}) == len(points)
+
+
+def test_a_gradient_method_is_tried_at_three_rates_and_two_numbers_of_steps():
+    assert grid_of("tent") == {"lr": (1e-5, 1e-4, 1e-3), "steps": (1, 3)}
+    assert configurations("tent")[0] == {"lr": 1e-4, "steps": 1}, "the defaults come first"
+    assert configurations("source") == [{}]
+
+
+def test_a_hospital_is_the_same_every_time_and_has_one_shift(held_out, disc_model):
+    benchmark, device = disc_model.card.benchmark, torch.device("cpu")
+    search = Search(images=2, batch=1)
+
+    def images(number):
+        return torch.cat([b.images for b in hospital(number, held_out, benchmark, search, device)])
+
+    assert torch.equal(images(0), images(0))
+    assert not torch.equal(images(0), images(3))  # the same site under another shift
+
+
+def test_hospitals_hold_held_out_source_images_alone(held_out, disc_model):
+    known = {case for arrays in held_out for case in arrays.cases}
+    batches = hospital(1, held_out, disc_model.card.benchmark, SMALL, torch.device("cpu"))
+    assert {case for batch in batches for case in batch.cases} <= known
+
+
+def test_the_best_trial_is_chosen_and_a_tie_goes_to_the_defaults(held_out, disc_model, monkeypatch):
+    scores = {0.05: 0.3, 0.1: 0.5, 0.4: 0.9}
+
+    def attempt(model, method, options, held_out, search):
+        return tuning.Trial(options, scores.get(options["alpha"], 0.5) if method == "alpha-bn" else 0.5, 0.0)
+
+    monkeypatch.setattr(tuning, "attempt", attempt)
+    assert tuning.tune(disc_model, "alpha-bn", held_out, SMALL).chosen == {"alpha": 0.4}
+    scores.clear()
+    assert tuning.tune(disc_model, "alpha-bn", held_out, SMALL).chosen == {
+        "alpha": defaults("alpha-bn")["alpha"]
+    }
+
+
+def test_a_trial_is_reset_at_the_door_of_each_hospital(held_out, disc_model):
+    together = tuning.attempt(disc_model, "tent", {"lr": 1e-2}, held_out, SMALL)
+    benchmark, scores = disc_model.card.benchmark, []
+    for number in range(2):
+        from ttdg.adapt import adapt
+
+        batches = hospital(number, held_out, benchmark, SMALL, torch.device("cpu"))
+        scores += tuning.score(adapt(disc_model, "tent", lr=1e-2), batches, benchmark)[0]
+    assert together.dice == pytest.approx(sum(scores) / len(scores))
+
+
+def run(*arguments):
+    return CliRunner().invoke(
+        app, ["tune", *(str(a) for a in arguments)], env={"COLUMNS": "200", "TERM": "dumb"}
+    )
+
+
+def test_choices_and_trials_are_written_as_yaml_and_a_stopped_search_goes_on(
+    tmp_path, discs, disc_model, monkeypatch
+):
+    save(tmp_path / "model", disc_model.network, disc_model.card)
+    common = ("-m", tmp_path / "model", "-d", discs, "-o", tmp_path / "t.yaml", "--hospitals", 2, "--images", 2,
+              "--batch", 2, "--device", "cpu")  # fmt: skip
+    result = run(*common, "--method", "norm", "--method", "sar")
+    assert result.exit_code == 0, result.output
+    written = yaml.safe_load((tmp_path / "t.yaml").read_text())
+    assert written["sources"] == ["east"]
+    assert set(written["methods"]) == {"norm", "sar"}
+    sar = written["methods"]["sar"]
+    assert len(sar["trials"]) == 6
+    assert sar["dice"] == max(trial["dice"] for trial in sar["trials"])
+    monkeypatch.setattr(tuning, "tune", lambda *_: pytest.fail("it was tuned already"))
+    assert run(*common, "--method", "norm").exit_code == 0
+    assert yaml.safe_load((tmp_path / "t.yaml").read_text()) == written
+
+
+def test_a_target_is_never_tuned_on(tmp_path, discs, disc_model):
+    save(tmp_path / "model", disc_model.network, disc_model.card)
+    result = run(
+        "-m", tmp_path / "model", "-d", discs, "-o", tmp_path / "t.yaml", "--site", "west", "--device", "cpu"
+    )
+    assert isinstance(result.exception, UserError)
+    assert "no source of this model" in str(result.exception)
