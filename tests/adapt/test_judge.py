@@ -17,6 +17,7 @@ from ttdg.errors import UserError
 from ttdg.metrics import dice, region_masks, region_probabilities
 from ttdg.parts import Part, digest
 from ttdg.prior import MorphologyPrior, prior_for
+from ttdg.training import load
 
 NAN = float("nan")
 
@@ -193,3 +194,9 @@ def test_dice_of_candidates_is_dice_candidate_by_candidate():
     assert found.shape == (2, 3, 2)
     expected = dice(region_probabilities(logits[1], regions), region_masks(labels, regions))
     assert torch.equal(found[:, 1], expected)
+
+
+def test_the_embedded_model_has_a_prior_and_a_judge_that_still_fit_the_code():
+    model = load("demo")
+    for method in ("universe", "judge", "universe-gradient"):
+        assert adapt(model, method)(torch.rand(2, 3, 64, 64)).isfinite().all()
