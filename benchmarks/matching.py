@@ -129,11 +129,14 @@ def end_to_end_section(device: str, rounds: int) -> None:
         (8, 16, 20, 1.0),
         (4, 100, 120, 0.5),
         (8, 100, 120, 0.5),
-        (8, 100, 120, 1.0),
     ]
     for m, n, d, noise in problems:
-        instances = [plant(seed, m=m, n=n, d=d, edge_noise=0.1, node_noise=noise) for seed in range(3)]
+        instances = [
+            plant(seed, m=m, n=n, d=d, edge_noise=0.1, node_noise=noise)
+            for seed in range(3 if n <= 20 else 1)
+        ]
         name = f"m={m}, n={n}, d={d}, node noise {noise}"
+        match(instances[0].graphs, universe_size=d)  # the first call pays for imports
         found = {"ours": [_timed(partial(match, p.graphs, universe_size=d), p) for p in instances]}
         if find_spec("pygmtools"):
             for schedule, run in gamgm_schedules(d).items():
@@ -146,8 +149,9 @@ def end_to_end_section(device: str, rounds: int) -> None:
         for key in ("ours", best) if best else ("ours",):
             score, ms = summary[key]
             rows.append([name, key, f"{score:.3f}", f"{ms:.0f}", f"{ms / summary['ours'][1]:.1f}×"])
+            print(*rows[-1], flush=True)  # minutes lie between two rows
     table(
-        "End to end, planted problems, edge noise 0.1; n ≤ 20: mean of 3",
+        "End to end, planted problems, edge noise 0.1; mean of 3, for n = 100 one",
         ["problem", "", "recall", "ms", "of ours"],
         rows,
     )

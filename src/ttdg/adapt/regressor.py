@@ -41,6 +41,13 @@ class Regressor(nn.Module):
         self.deviation: Tensor
         self.widening: Tensor
 
+    @torch.no_grad()
+    def start_at(self, dice: Float[Tensor, " r"]) -> None:
+        """Begin at the mean Dice, some 0.1 off: from 0, half of a short fit is spent on getting there."""
+        self.weights[-1].mul_(0.1)
+        self.biases[-1][..., :-1] = dice
+        self.biases[-1][..., -1] = -2.0
+
     def forward(self, x: Float[Tensor, "b k f"]) -> Float[Tensor, "e b k o"]:
         h = ((x - self.mean) / self.deviation).clamp(-FAR, FAR).flatten(0, 1)[None]
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
@@ -84,6 +91,7 @@ def fit_regressor(
         model = Regressor(x.shape[2], dice.shape[2], members).to(x.device).train()
         model.mean.copy_(x[fit].mean((0, 1)))
         model.deviation.copy_(x[fit].std((0, 1)) + 1e-3)
+        model.start_at(dice[fit].mean((0, 1)))
         optimiser = torch.optim.AdamW(model.parameters(), lr, weight_decay=1e-3)
         for step in range(steps):
             optimiser.param_groups[0]["lr"] = lr * (1 - step / steps)
