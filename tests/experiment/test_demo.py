@@ -27,6 +27,11 @@ def test_two_simple_adapters_mend_part_of_it(demo):
     assert dice(demo, "tent", home=False) > unadapted + 3
 
 
+def test_the_judge_mends_it_too_and_leaves_the_model_alone_where_it_was_right(demo):
+    assert dice(demo, "judge", home=False) > dice(demo, "source", home=False) + 3
+    assert dice(demo, "judge", home=True) > dice(demo, "source", home=True) - 1
+
+
 def test_it_leaves_a_picture_and_one_self_contained_page(demo):
     assert Image.open(demo.picture).width > 500
     page = demo.page.read_text()
