@@ -4,10 +4,12 @@
 
 Trains leave-one-site-out (and, with --single STEPS, single-source) models with their morphology prior, fits the judge
 on simulated shifts of held-out source images, and scores every method on every other site, in seeded order. Jobs are
-processes on one GPU; a finished one is not done again. Writes one csv for each model; `judge_table.py` makes tables.
+processes on one GPU (MPS helps); a finished one is not done again. Writes one csv for each model, of which
+`universe_table.py` makes tables, and the judge's evidence, on which `judge_replay.py` tries other judges.
 """
 
 import argparse
+import copy
 import csv
 import json
 import multiprocessing
@@ -19,10 +21,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ttdg.adapt import METHODS, adapt
-from ttdg.adapt.judge_fit import fit_judge
+from ttdg.adapt.judge_fit import Table, evidence_table, gather, judge_part
+from ttdg.adapt.mixing import fit_mixing
 from ttdg.data import (
     Arrays,
     Benchmark,
@@ -140,12 +144,33 @@ def trained(job: Job, folder: Path, sites: dict, benchmark: Benchmark, options: 
         share = options.held_out // len(job.sources)
         held_out = {name: shuffled(arrays, share, 0) for name, arrays in sources.held_out.items()}
         prior = MorphologyPrior.from_part(model.parts["prior"]).to(options.device)
-        part = fit_judge(
-            model.network, prior, sources.train, held_out, benchmark,
-            draws=options.draws, mixing_steps=options.mixing_steps, seed=job.seed,
-        )  # fmt: skip
-        save_part(folder, "judge", part, model.card.sha256)
+        network = copy.deepcopy(model.network)
+        fit_mixing(
+            network, list(sources.train.values()), benchmark, steps=options.mixing_steps, seed=job.seed
+        )
+        table = evidence_table(network, prior, held_out, benchmark, draws=options.draws, seed=job.seed)
+        keep(options, f"{job.name}.source", table)
+        save_part(
+            folder,
+            "judge",
+            judge_part(table, network, prior, benchmark.regions, seed=job.seed),
+            model.card.sha256,
+        )
+        for site in sites:
+            if site not in job.sources:
+                arrays = shuffled(load_site(sites[site], benchmark), options.images, job.seed)
+                keep(options, f"{job.name}.to.{site}", gather(network, prior, arrays, benchmark, 4, None))
     return load(folder, options.device)
+
+
+def keep(options: argparse.Namespace, name: str, table: Table) -> None:
+    """Signals and Dice, so that other judges can be fitted and scored without the images: `judge_replay.py`."""
+    values = {f"signal {key}": value for key, value in table.signals.items()}
+    values |= {f"random {key}": value for key, value in table.random.items()} | {"dice": table.dice}
+    (options.out / "evidence").mkdir(exist_ok=True)
+    np.savez_compressed(
+        options.out / "evidence" / name, **{k: v.half().cpu().numpy() for k, v in values.items()}
+    )
 
 
 def score_target(

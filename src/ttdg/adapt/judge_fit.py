@@ -20,8 +20,6 @@ from ttdg.parts import Part, digest
 from ttdg.prior import MorphologyPrior
 from ttdg.types import Regions
 
-WEAKEST = 0.2  # shifts are drawn with strengths from here to 1
-
 
 @dataclass(frozen=True)
 class Table:
@@ -53,23 +51,48 @@ def fit_judge(
         raise UserError("the judge learns from held-out source images with masks, and here are none")
     network = copy.deepcopy(network)  # the caller's keeps its norm mode
     fit_mixing(network, list(train.values()), benchmark, steps=mixing_steps, seed=seed)
+    table = evidence_table(network, prior, held_out, benchmark, draws=draws, seed=seed, progress=progress)
+    return judge_part(table, network, prior, benchmark.regions, steps=steps, seed=seed)
+
+
+def evidence_table(
+    network: nn.Module,
+    prior: MorphologyPrior,
+    held_out: Mapping[str, Arrays],
+    benchmark: Benchmark,
+    *,
+    draws: int = 3,
+    seed: int = 0,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Table:
+    """What the judge is fitted on. The network's mixing weights are set already."""
     tables = []
-    for number, (arrays, group, draw) in enumerate(_plan(held_out, draws)):
-        tables.append(
-            gather(network, prior, arrays, benchmark, group, None if draw is None else seed * 1000 + draw)
-        )
-        progress(number + 1)
-    table = joined(tables)
-    names = evidence_names(table)
+    for number, (arrays, group, draw) in enumerate(_plan(held_out, draws), 1):
+        where = None if draw is None else seed * 1000 + draw
+        tables.append(gather(network, prior, arrays, benchmark, group, where))
+        progress(number)
+    return joined(tables)
+
+
+def judge_part(
+    table: Table,
+    network: nn.Module,
+    prior: MorphologyPrior,
+    regions: Regions,
+    *,
+    steps: int = 500,
+    seed: int = 0,
+) -> Part:
+    """One regressor for each kind of evidence, with the mixing weights and what they belong to."""
     tensors, kept = {"mixing": torch.tensor(set_mixing(network))}, {}
-    for kind, chosen in names.items():
+    for kind, chosen in evidence_names(table).items():
         found = {**table.signals, **table.random} if kind == "random-universe" else table.signals
         regressor = fit_regressor(features(found, chosen), table.dice, steps=steps, seed=seed)
         tensors |= {f"{kind}.{name}": value for name, value in regressor.state_dict().items()}
         kept[kind] = list(chosen)
-    regions = {name: list(labels) for name, labels in benchmark.regions.items()}
+    scored = {name: list(labels) for name, labels in regions.items()}
     about = {"seed": seed, "images": len(table.dice), "prior": digest(prior.to_part())}
-    return Part(tensors, {"signals": kept, "regions": regions, **about})
+    return Part(tensors, {"signals": kept, "regions": scored, **about})
 
 
 def rounds(held_out: Mapping[str, Arrays], draws: int = 3) -> int:
@@ -100,8 +123,7 @@ def gather(
     for images, labels in _chunks(arrays, group, together, device):
         if seed is not None:
             generator = torch.Generator().manual_seed(seed * 1_000_003 + len(parts))
-            strength = WEAKEST + (1 - WEAKEST) * float(torch.rand(1, generator=generator))
-            images, labels = simulate(images, labels, generator, strength, group=group)
+            images, labels = simulate(images, labels, generator, group=group)
         evidence = answer(network, prior, normalise(images, benchmark.normalisation), group=group)
         found = signals(evidence, benchmark.regions, prior)
         names = [name for name in found if name.startswith("universe")]

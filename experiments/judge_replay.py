@@ -1,0 +1,82 @@
+"""Other judges on the evidence a universe study kept: `python experiments/judge_replay.py results/evidence`.
+
+Fits a regressor for each model and kind of evidence, and gives for several rules (margin, doubt) the gain over
+`source`, the mean over transfers with an interval that resamples them, and the worst transfer. No GPU, no images.
+"""
+
+import sys
+from collections import defaultdict
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ttdg.adapt.candidates import candidates_of
+from ttdg.adapt.judge import FALLBACK, choose
+from ttdg.adapt.judge_fit import Table, evidence_names
+from ttdg.adapt.regressor import features, fit_regressor
+
+RULES = list(product((0.02, 0.05, 0.1), (0.0, 0.5, 1.0)))
+NAMES = [candidate.name for candidate in candidates_of()]
+
+
+def read(path: Path) -> Table:
+    values = {key: torch.from_numpy(value).float() for key, value in np.load(path).items()}
+    parts = [
+        {k.removeprefix(p): v for k, v in values.items() if k.startswith(p)} for p in ("signal ", "random ")
+    ]
+    return Table(*parts, values["dice"])
+
+
+def inputs(table: Table, kind: str) -> Tensor:
+    found = {**table.signals, **table.random} if kind == "random-universe" else table.signals
+    return features(found, evidence_names(table)[kind])
+
+
+def interval(gains: list[float]) -> str:
+    values, generator = np.array(gains), np.random.default_rng(0)
+    means = values[generator.integers(0, len(values), (10_000, len(values)))].mean(1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return f"{values.mean():+.2f} [{low:+.2f}, {high:+.2f}]"
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    fallback, gains = NAMES.index(FALLBACK), defaultdict(list)
+    for source in sorted(folder.glob("*.source.npz")):
+        fitted, model = read(source), source.name.removesuffix(".source.npz")
+        for kind in evidence_names(fitted):
+            regressor = fit_regressor(inputs(fitted, kind), fitted.dice)
+            for target in sorted(folder.glob(f"{model}.to.*.npz")):
+                table = read(target)
+                predicted, dice = regressor.predict(inputs(table, kind)), table.dice.mean(2)
+                for margin, doubt in RULES:
+                    chosen = choose(predicted.members, fallback, margin, doubt)
+                    gain = dice[torch.arange(len(dice)), chosen] - dice[:, 0]
+                    gains[model.split("-")[0], kind, margin, doubt].append(100 * float(gain.mean()))
+    for benchmark in sorted({key[0] for key in gains}):
+        print(f"\n**{benchmark}**\n")
+        print(
+            "| margin | doubt | judge | worst | universe | worst | − random universe | judge − no universe |"
+        )
+        print("|---|---|---|---|---|---|---|---|")
+        for margin, doubt in RULES:
+            mine = {
+                kind: gains[benchmark, kind, margin, doubt]
+                for kind in ("all", "universe", "random-universe", "no-universe")
+            }
+            cells = [
+                interval(mine["all"]),
+                f"{min(mine['all']):+.1f}",
+                interval(mine["universe"]),
+                f"{min(mine['universe']):+.1f}",
+            ]
+            for a, b in (("universe", "random-universe"), ("all", "no-universe")):
+                cells.append(interval([x - y for x, y in zip(mine[a], mine[b], strict=True)]))
+            print(f"| {margin} | {doubt} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
