@@ -10,9 +10,9 @@ def demo(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for data, table, picture and page.")
     ] = Path("demo-out"),
-    cases: Annotated[int, typer.Option(min=8, help="Images a hospital.")] = 48,
+    cases: Annotated[int, typer.Option(min=8, help="Images a hospital.")] = 32,
 ) -> None:
-    """A model trained at four synthetic hospitals meets a fifth: table, picture and page in about a minute.
+    """A model trained at four synthetic hospitals meets a fifth: table, picture and page in a minute or two.
 
     Example: [bold]ttdg demo --out demo-out[/bold]
     """

@@ -33,7 +33,7 @@ class Demo:
 def run(
     out: Path,
     methods: Sequence[str] = SHOWN,
-    cases: int = 48,
+    cases: int = 32,
     say: Callable[[str], None] = lambda line: None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Demo:
