@@ -6,6 +6,7 @@ A node may meet points of its own tissue only. All methods leave the network's w
 beside them.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -173,8 +174,6 @@ class MorphologyPrior(nn.Module):
 
     def with_random_universe(self, seed: int = 0) -> "MorphologyPrior":
         """The control: the same φ, and a universe that knows nothing."""
-        import copy
-
         other = copy.deepcopy(self)
         generator = torch.Generator().manual_seed(seed)
         random = torch.randn(self.universe.shape, generator=generator)
