@@ -200,8 +200,9 @@ def main() -> None:
     torch.manual_seed(0)
     network = Segmenter(NetworkSpec(3, options.encoder)).to(device).eval()
     images = torch.randn(options.batch, 3, options.size, options.size, device=device)
-    results: dict[str, Any] = {"device": torch.cuda.get_device_name() if device == "cuda" else "cpu"}
-    results |= {"torch": torch.__version__, "threads": torch.get_num_threads(), **vars(options), "json": None}
+    results: dict[str, Any] = {**vars(options), "json": None, "torch": torch.__version__}
+    results |= {"device": torch.cuda.get_device_name() if device == "cuda" else "cpu"}
+    results |= {"threads": torch.get_num_threads()}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         write_benchmark(folder, "fundus", options.images, size=options.size)

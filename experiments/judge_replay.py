@@ -1,7 +1,9 @@
-"""Other judges on the evidence a universe study kept: `python experiments/judge_replay.py results/evidence`.
+"""Other judges on the evidence a universe study kept: `python experiments/judge_replay.py results/evidence [--nested]`.
 
 Fits a regressor for each model and kind of evidence, and gives for several rules (margin, doubt) the gain over
 `source`, the mean over transfers with an interval that resamples them, and the worst transfer. No GPU, no images.
+With --nested, a model of several sources also learns from what single-source models did between those sources: real
+shifts, and still no target.
 """
 
 import sys
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from ttdg.adapt.candidates import candidates_of
 from ttdg.adapt.judge import FALLBACK, choose
-from ttdg.adapt.judge_fit import Table, evidence_names
+from ttdg.adapt.judge_fit import Table, evidence_names, joined
 from ttdg.adapt.regressor import features, fit_regressor
 
 RULES = list(product((0.02, 0.05, 0.1), (0.0, 0.5, 1.0)))
@@ -35,6 +37,16 @@ def inputs(table: Table, kind: str) -> Tensor:
     return features(found, evidence_names(table)[kind])
 
 
+def nested(folder: Path, model: str) -> list[Table]:
+    """Transfers of single-source models (of the same seed) between this model's own sources."""
+    benchmark, rest = model.split("-from-")
+    names, seed = rest.rsplit("-", 1)
+    sources = names.split("_")
+    pairs = [(a, b) for a in sources for b in sources if a != b]
+    paths = [folder / f"{benchmark}-from-{a}-{seed}.to.{b}.npz" for a, b in pairs]
+    return [read(path) for path in paths if path.exists()]
+
+
 def interval(gains: list[float]) -> str:
     values, generator = np.array(gains), np.random.default_rng(0)
     means = values[generator.integers(0, len(values), (10_000, len(values)))].mean(1)
@@ -42,11 +54,12 @@ def interval(gains: list[float]) -> str:
     return f"{values.mean():+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, with_nested: bool) -> None:
     torch.set_num_threads(1)
     fallback, gains = NAMES.index(FALLBACK), defaultdict(list)
     for source in sorted(folder.glob("*.source.npz")):
-        fitted, model = read(source), source.name.removesuffix(".source.npz")
+        model = source.name.removesuffix(".source.npz")
+        fitted = joined([read(source), *(nested(folder, model) if with_nested else ())])
         for kind in evidence_names(fitted):
             regressor = fit_regressor(inputs(fitted, kind), fitted.dice)
             for target in sorted(folder.glob(f"{model}.to.*.npz")):
@@ -79,4 +92,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), "--nested" in sys.argv)
