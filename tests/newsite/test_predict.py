@@ -144,7 +144,9 @@ def test_a_method_that_judges_says_what_it_expects_of_every_mask(disc_model, ima
 
     method = Method(Judging, "", "nothing", "EVAL", False, 1, 0, "before", "", "")
     monkeypatch.setitem(METHODS, "judging", method)
-    found = manifest(predict(disc_model, images, tmp_path / "out", method="judging", batch=2))
+    outcome = predict(disc_model, images, tmp_path / "out", method="judging", batch=2)
+    found = manifest(outcome)
+    assert set(outcome.expected_dice) == {file for file, row in found.items() if row["mask"]}
     rows = [row for row in found.values() if row["mask"]]
     assert {row["reading"] for row in rows} == {"plain", "mixed"}
     for row in rows:

@@ -1,6 +1,8 @@
 """ttdg predict: a folder of images from a new site in, masks out."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 from typing import Annotated
 
 import typer
@@ -34,7 +36,7 @@ def predict(
 
     Unreadable files are set aside with a reason and the rest go on (exit status 3). A second call resumes.
 
-    Example: [bold]ttdg predict -m models/no-etis -i new-site/ -o out/ --method alpha-bn[/bold]
+    Example: [bold]ttdg predict -m models/no-etis -i new-site/ -o out/ --method judge[/bold]
     """
     from ttdg.cli.progress import bar
     from ttdg.data import open_folder
@@ -48,6 +50,15 @@ def predict(
             overlays=overlays, workers=workers, progress=progress,
         )  # fmt: skip
     typer.echo(f"{outcome.manifest}: {outcome.done} segmented, {outcome.kept} kept from before")
+    if outcome.expected_dice:
+        typer.echo(_expected(outcome.expected_dice))
     for file, reason in outcome.set_aside.items():
         typer.echo(f"set aside {file}: {reason}", err=True)
     raise typer.Exit(PARTLY if outcome.set_aside else 0)
+
+
+def _expected(dice: Mapping[str, float], most: int = 3) -> str:
+    """How good the masks are thought to be, and where to look first."""
+    worst = sorted(dice.items(), key=lambda item: item[1])[:most]
+    named = ", ".join(f"{file} ({value:.2f})" for file, value in worst)
+    return f"expected Dice: median {median(dice.values()):.2f}; look first at {named}"

@@ -61,6 +61,11 @@ class Journal:
             return False
         return all((self.folder / name).is_file() for name in (entry.mask, entry.overlay) if name)
 
+    def expected(self, file: str) -> float | None:
+        """The Dice expected of this file's mask, if it has one and somebody said."""
+        entry = self.entries.get(file)
+        return None if entry is None or entry.status != "done" else entry.expected_dice
+
     def add(self, *entries: Entry) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             for entry in entries:

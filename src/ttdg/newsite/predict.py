@@ -30,6 +30,7 @@ class Outcome:
     kept: int  # answers of an earlier run that were still valid
     set_aside: Mapping[str, str]  # file → reason
     manifest: Path
+    expected_dice: Mapping[str, float]  # file → what a method that judges expects of its mask
 
 
 def predict(
@@ -82,7 +83,10 @@ def predict(
             done += len(loaded.cases)
         progress(done + kept + len(aside))
     manifest = journal.write_manifest([case.image.name for case in cases])
-    return Outcome(done, kept, aside, manifest)
+    said = {case.image.name: journal.expected(case.image.name) for case in cases}
+    return Outcome(
+        done, kept, aside, manifest, {name: dice for name, dice in said.items() if dice is not None}
+    )
 
 
 def expected(adapter: Adapter, count: int) -> list[dict[str, Any]]:
