@@ -47,6 +47,25 @@ def test_a_users_mistake_is_one_sentence_without_a_traceback(monkeypatch, capsys
     assert re.fullmatch(r"ttdg: no checkpoint at nowhere: [^\n]*\n", capsys.readouterr().err)
 
 
+def test_evaluate_takes_the_options_a_search_chose(model, discs, tmp_path):
+    """As if they were given by hand; a file of another kind is refused."""
+    tuned = tmp_path / "tuned.yaml"
+    tuned.write_text("methods: {alpha-bn: {chosen: {alpha: 1.0}, dice: 90, trials: []}}")
+    rows = {}
+    for name, extra in {"tuned": ["--tuned", tuned], "set": ["--set", "alpha=1.0"], "default": []}.items():
+        out = tmp_path / name
+        result = run(
+            "evaluate", "-m", model, "-d", discs, "--site", "west", "--method", "alpha-bn", "-o", out, *extra
+        )
+        assert result.exit_code == 0, result.output
+        rows[name] = [line.rsplit(",", 1)[0] for line in (out / "records.csv").read_text().splitlines()]
+    assert rows["tuned"] == rows["set"]  # but for the seconds, the last column
+    assert rows["tuned"] != rows["default"]
+    (tmp_path / "no.yaml").write_text("[]")
+    wrong = run("evaluate", "-m", model, "-d", discs, "--site", "west", "--tuned", tmp_path / "no.yaml")
+    assert "is not what `ttdg tune` writes" in str(wrong.exception)
+
+
 def test_evaluate_writes_records_and_prints_a_table(model, discs, tmp_path):
     result = run("evaluate", "-m", model, "-d", discs, "--site", "west", "--method", "source", "--method", "norm",
                  "-o", tmp_path / "records", "--device", "cpu")  # fmt: skip

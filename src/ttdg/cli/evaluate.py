@@ -33,6 +33,10 @@ def evaluate(
         ),
     ] = None,
     settings: SetOption = None,
+    tuned: Annotated[
+        Path | None,
+        typer.Option(help="Options chosen by `ttdg tune`, from the file it wrote.", show_default=False),
+    ] = None,
     batch: BatchOption = 4,
     stream: Annotated[
         str, typer.Option(help="online (reset per site) or episodic (reset per batch).")
@@ -64,6 +68,7 @@ def evaluate(
     from ttdg.experiment.records import joined, write
     from ttdg.experiment.site import evaluate_site
     from ttdg.experiment.tables import render, summarise
+    from ttdg.experiment.tune import chosen as chosen_options
     from ttdg.training import load
 
     if stream not in ("online", "episodic"):
@@ -71,6 +76,7 @@ def evaluate(
     if cases not in ("all", "held-out"):
         raise UserError(f"--cases is all or held-out, not {cases!r}")
     methods, options = method or ["source"], parse_settings(settings)
+    searched = chosen_options(tuned) if tuned else {}
     if options and len(methods) > 1:
         raise UserError("--set goes with one method; evaluate the methods one by one")
     loaded = load(model, choose_device(device))
@@ -86,7 +92,7 @@ def evaluate(
                         chosen,
                         described,
                         setting,
-                        options=options,
+                        options=searched.get(each, {}) | options,
                         held_out=cases == "held-out",
                         shuffle=shuffle,
                         surfaces=surfaces,

@@ -17,6 +17,7 @@ import yaml
 from ttdg.adapt import METHODS, Adapter, adapt, defaults
 from ttdg.data import Arrays, Benchmark, normalise
 from ttdg.data.shifts import simulate
+from ttdg.errors import UserError
 from ttdg.files import whole_file
 from ttdg.metrics import dice, region_masks, region_probabilities
 from ttdg.training import Model
@@ -133,6 +134,17 @@ def read(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
     found = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     same = {name: value for name, value in found.items() if name != "methods"} == dict(about)
     return dict(found["methods"]) if same else {}
+
+
+def chosen(path: Path) -> dict[str, dict[str, Any]]:
+    """Method → the options a search chose for it, from the file the search wrote."""
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return {name: dict(about["chosen"]) for name, about in found["methods"].items()}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"{path} is not what `ttdg tune` writes ({error!r}); run it, or mend the path"
+        ) from None
 
 
 def write(path: Path, about: Mapping[str, Any], methods: Mapping[str, Any]) -> None:
