@@ -19,6 +19,7 @@ from ttdg.adapt.candidates import candidates_of
 from ttdg.adapt.judge import FALLBACK, choose
 from ttdg.adapt.judge_fit import Table, evidence_names, joined
 from ttdg.adapt.regressor import features, fit_regressor
+from ttdg.experiment.statistics import bootstrap
 
 RULES = list(product((0.02, 0.05, 0.1), (0.0, 0.5, 1.0)))
 NAMES = [candidate.name for candidate in candidates_of()]
@@ -48,10 +49,9 @@ def nested(folder: Path, model: str) -> list[Table]:
 
 
 def interval(gains: list[float]) -> str:
-    values, generator = np.array(gains), np.random.default_rng(0)
-    means = values[generator.integers(0, len(values), (10_000, len(values)))].mean(1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return f"{values.mean():+.2f} [{low:+.2f}, {high:+.2f}]"
+    """The mean over transfers, and 95 % of what other draws of transfers would give."""
+    low, high = bootstrap([np.array([gain]) for gain in gains], resample_images=False, draws=10_000)
+    return f"{np.mean(gains):+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
 def main(folder: Path, with_nested: bool) -> None:

@@ -15,6 +15,8 @@ from collections.abc import Iterable
 import numpy as np
 from scipy.stats import spearmanr
 
+from ttdg.experiment.statistics import bootstrap
+
 Transfer = tuple[str, str, str, str]  # benchmark, sources, target, seed
 HARM = 0.05
 
@@ -37,10 +39,9 @@ def by_image(rows: Iterable[dict[str, str]]) -> dict[tuple[str, str], dict[Trans
 
 
 def interval(gains: list[float]) -> str:
-    values, generator = np.array(gains), np.random.default_rng(0)
-    means = values[generator.integers(0, len(values), (10_000, len(values)))].mean(1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return f"{values.mean():+.2f} [{low:+.2f}, {high:+.2f}]"
+    """The mean over transfers, and 95 % of what other draws of transfers would give."""
+    low, high = bootstrap([np.array([gain]) for gain in gains], resample_images=False, draws=10_000)
+    return f"{np.mean(gains):+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
 def gain(images: dict[str, float], source: dict[str, float]) -> float:

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from ttdg.errors import UserError
 from ttdg.graphs import Affinity, Edges, Nodes, sample_nodes
 from ttdg.matching import assign, qap_direction, same_class, same_class_pairs, solve, stacked, universe_scores
-from ttdg.networks.segmenter import STRIDE
+from ttdg.networks.segmenter import padded
 from ttdg.parts import Part
 from ttdg.types import GraphBatch
 
@@ -192,9 +192,7 @@ def maps_of(
             "Segmenter, or a method that needs no prior"
         )
     h, w = images.shape[-2:]
-    if h % STRIDE or w % STRIDE:
-        images = F.pad(images, (0, -w % STRIDE, 0, -h % STRIDE), mode="replicate")
-    features = network.encode(images)
+    features = network.encode(padded(images))
     decoded = network.decoded(features)
     maps = {f"e{i}": x for i, x in enumerate(features)} | {f"d{i}": x for i, x in enumerate(decoded)}
     return network.head(decoded[-1])[..., :h, :w], maps

@@ -22,6 +22,7 @@ from ttdg.adapt import batchnorm, entropy, halves
 from ttdg.adapt.adapter import Adapter, Images, Logits, Method
 from ttdg.adapt.descent import Descent, Snapshot, clean
 from ttdg.networks.denoiser import Denoiser, corrupt, denoising_loss
+from ttdg.networks.segmenter import padded
 from ttdg.parts import Part
 
 
@@ -73,7 +74,7 @@ class DeyNet:
         features = halves.encode(self.network, corrupted)
         with torch.no_grad():
             self.network.decode(tuple(level.detach() for level in features))
-        denoised = halves.cut(self.denoiser(features, halves.padded(self.network, images)), images)
+        denoised = halves.cut(self.denoiser(features, padded(images)), images)
         return denoising_loss(denoised, images * self.std + self.mean, where)
 
     def reset(self) -> None:

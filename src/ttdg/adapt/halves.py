@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from ttdg.errors import UserError
-from ttdg.networks.segmenter import STRIDE
+from ttdg.networks.segmenter import padded
 
 Features = tuple[Tensor, ...]
 Images = Float[Tensor, "b c h w"]
@@ -29,21 +28,13 @@ def check(network: nn.Module) -> Any:
     return network
 
 
-def padded(network: nn.Module, images: Images) -> Float[Tensor, "b c y x"]:
-    """The border repeated up to the next multiple of the deepest stride."""
-    h, w = images.shape[-2:]
-    if h % STRIDE == 0 and w % STRIDE == 0:
-        return images
-    return F.pad(images, (0, -w % STRIDE, 0, -h % STRIDE), mode="replicate")
-
-
 def cut(logits: Float[Tensor, "b l y x"], images: Images) -> Float[Tensor, "b l h w"]:
     """The logits without what `padded` added."""
     return logits[..., : images.shape[-2], : images.shape[-1]]
 
 
 def encode(network: Any, images: Images) -> Features:
-    return tuple(network.encode(padded(network, images)))
+    return tuple(network.encode(padded(images)))
 
 
 def decode(network: Any, features: Features, images: Images) -> Float[Tensor, "b l h w"]:

@@ -24,6 +24,7 @@ from ttdg.adapt.descent import Descent, clean
 from ttdg.errors import UserError
 from ttdg.networks import levels
 from ttdg.networks.consistency import ElementWise, MixStyle, pooled
+from ttdg.networks.segmenter import padded
 from ttdg.parts import Part
 
 LAYERS = 5  # of a mapping net
@@ -67,7 +68,7 @@ class Itta:
         return hook
 
     def __call__(self, images: Images) -> Logits:
-        safe = halves.padded(self.network, clean(images))
+        safe = padded(clean(images))
         self._begin(safe)
         for _ in range(self.steps):
             with torch.enable_grad():

@@ -77,7 +77,7 @@ def choose(
     """The candidate with the surest gain over the fallback, where that gain, less `doubt` standard deviations between
     the members, is more than `margin`; a NaN promises nothing."""
     gain = (members - members[..., fallback, None]).nan_to_num(-1.0)
-    doubted = doubt * gain.std(0).nan_to_num() if len(gain) > 1 else 0.0
+    doubted = doubt * gain.std(0) if len(gain) > 1 else 0.0
     sure, which = (gain.mean(0) - doubted).max(1)
     return torch.where(sure > margin, which, fallback)
 

@@ -26,6 +26,7 @@ from ttdg.adapt.adapter import Adapter, Images, Logits, Method
 from ttdg.adapt.descent import Descent, Snapshot, clean
 from ttdg.networks import levels
 from ttdg.networks.noise import Discriminator
+from ttdg.networks.segmenter import padded
 from ttdg.parts import Part
 
 
@@ -63,8 +64,8 @@ class NcTtt:
 
     def objective(self, images: Images) -> Tensor:
         """mean softplus(d): small where no place looks noisy."""
-        padded = halves.padded(self.network, images)
-        return F.softplus(self.discriminator(levels.encode_to(self.network, self.producer, padded))).mean()
+        safe = padded(images)
+        return F.softplus(self.discriminator(levels.encode_to(self.network, self.producer, safe))).mean()
 
     def reset(self) -> None:
         self._source.restore()

@@ -24,6 +24,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ttdg.adapt import batchnorm, entropy, halves
 from ttdg.adapt.adapter import Adapter, Images, Logits, Method
 from ttdg.adapt.descent import Descent, Snapshot, clean
+from ttdg.networks.segmenter import padded
 
 FIRST_MOMENTUM = 0.1  # m̃₀
 VARIANCE = 0.01  # weight of the variances in the statistics loss
@@ -135,7 +136,7 @@ class Pass:
         """The source model's logits; the first batch also says how large the prompts must be."""
         self._affine.restore()
         self._statistics.restore()
-        features = self.network.encode(halves.padded(self.network, images))
+        features = self.network.encode(padded(images))
         if self.prompts is None:
             self._begin(images, features[-1])
         return halves.cut(self.network.decode(features), images)
@@ -155,7 +156,7 @@ class Pass:
             return entropy.entropy(self._prompted(images), self.head).mean()
         assert self.prompts is not None
         self.mode.misfit = []
-        features = self.network.encode(halves.padded(self.network, self.prompts.decorate(images)))
+        features = self.network.encode(padded(self.prompts.decorate(images)))
         misfit, self.mode.misfit = self.mode.misfit, None
         with torch.no_grad():  # moves the decoder's running statistics too, as a pass in training mode does
             self.network.decode(self.prompts.attend(features))

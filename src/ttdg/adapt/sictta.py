@@ -25,6 +25,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ttdg.adapt import batchnorm, entropy, halves
 from ttdg.adapt.adapter import Adapter, Images, Logits, Method
 from ttdg.adapt.memory import Memory
+from ttdg.networks.segmenter import padded
 
 TIGHTEST = 0.9  # of the images are turned away once the pool has its neighbours
 
@@ -94,7 +95,7 @@ class Sictta:
 
     @torch.no_grad()
     def __call__(self, images: Images) -> Logits:
-        inputs = halves.padded(self.network, images)
+        inputs = padded(images)
         answers = self.network.decode(self.network.encode(inputs))  # the anchor's
         batchnorm.use(self.network, Groups(1))
         bottlenecks = self.network.encode(inputs)[-1]

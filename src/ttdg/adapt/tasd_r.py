@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from ttdg.adapt import batchnorm, halves
 from ttdg.adapt.adapter import Adapter, Images, Logits, Method
 from ttdg.adapt.descent import Descent, Snapshot
+from ttdg.networks.segmenter import padded
 from ttdg.networks.shapes import ShapeHead
 from ttdg.parts import Part
 
@@ -86,7 +87,7 @@ class TasdR:
 
     def _answer(self, images: Images) -> tuple[Logits, Float[Tensor, "b n k"], Float[Tensor, "b n h w"]]:
         """Corrected logits, coefficients and prior maps."""
-        inputs = halves.padded(self.network, images)
+        inputs = padded(images)
         features = self.network.encode(inputs)
         codes, centres = self.shapes.codes(features[-1])
         prior = self.shapes.prior(codes, centres, (inputs.shape[-2], inputs.shape[-1]))

@@ -65,9 +65,15 @@ class Segmenter(nn.Module):
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b l h w"]:
         """Any size: the border is repeated up to the next multiple of 32, and cut off again."""
         h, w = images.shape[-2:]
-        if h % STRIDE or w % STRIDE:
-            images = F.pad(images, (0, -w % STRIDE, 0, -h % STRIDE), mode="replicate")
-        return self.decode(self.encode(images))[..., :h, :w]
+        return self.decode(self.encode(padded(images)))[..., :h, :w]
+
+
+def padded(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c y x"]:
+    """The border repeated up to the next multiple of the deepest stride, which is what `encode` takes."""
+    h, w = images.shape[-2:]
+    if h % STRIDE == 0 and w % STRIDE == 0:
+        return images
+    return F.pad(images, (0, -w % STRIDE, 0, -h % STRIDE), mode="replicate")
 
 
 def _move_strides(encoder: nn.Module, name: str) -> None:
