@@ -4,16 +4,21 @@
     python benchmarks/adapt.py --device cpu --repeats 5
 
 Prints a table of ratios: time of each method against `source`, peak memory against a plain training step, what
-reading and scoring add, images a second of a whole site and of training, and growth of resident memory.
+reading and scoring add, images a second of a whole site and of training, and growth of resident memory. On a GPU
+everything is measured twice: as it is used, with recorded steps, and with every step called from Python ("eager").
 """
 
 import argparse
+import copy
+import gc
 import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +35,31 @@ from ttdg.experiment.evaluate import Setting
 from ttdg.experiment.records import write
 from ttdg.experiment.site import evaluate_site
 from ttdg.metrics import score
-from ttdg.networks import NetworkSpec, Segmenter
+from ttdg.networks import NetworkSpec, Segmenter, replay
 from ttdg.parts import Part
 from ttdg.prior import MorphologyPrior, prior_for
 from ttdg.training import Model, ModelCard, Recipe, load_sources, make_fabric, train
 from ttdg.training.extras import fit_part
 from ttdg.training.losses import dice_cross_entropy
 
+WARM_UP = replay.WARM_UP + 3  # calls: those before the recording, the recording, and two more
+WAYS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {"": nullcontext, "eager_": replay.off}
+
+
+def ways(device: str) -> Mapping[str, Callable[[], AbstractContextManager[None]]]:
+    """As it is used, and on a GPU without recorded steps, by the prefix of their numbers' names."""
+    return WAYS if device == "cuda" else {"": nullcontext}
+
 
 def seconds(work: Callable[[], object], repeats: int, device: str) -> float:
     """Median of `repeats` timed calls, after warm-up."""
     times = []
-    for repeat in range(repeats + 3):
+    for repeat in range(repeats + WARM_UP):
         synchronise(device)
         start = time.perf_counter()
         work()
         synchronise(device)
-        if repeat >= 3:
+        if repeat >= WARM_UP:
             times.append(time.perf_counter() - start)
     return statistics.median(times)
 
@@ -56,14 +69,23 @@ def synchronise(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def peak_memory(work: Callable[[], object]) -> int:
-    """Bytes allocated at the highest point of a call, on a GPU."""
-    work()
-    torch.cuda.synchronize()
+def tidy(device: str) -> None:
+    """Nothing of what was measured before is left on the device."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+
+
+def peak_memory(make: Callable[[], Callable[[], object]]) -> float:
+    """MB allocated at the highest point of the first calls of what `make` gives, its recording included, on a GPU. A
+    replay allocates nothing: it runs in the memory of its recording."""
+    tidy("cuda")
     torch.cuda.reset_peak_memory_stats()
-    work()
+    work = make()
+    for _ in range(WARM_UP):
+        work()
     torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated()
+    return torch.cuda.max_memory_allocated() / 2**20
 
 
 def training_step(network: torch.nn.Module, images: torch.Tensor) -> Callable[[], None]:
@@ -84,26 +106,29 @@ def methods_table(
     model: Model, names: list[str], images: torch.Tensor, repeats: int, device: str
 ) -> dict[str, dict[str, float]]:
     """ms a batch for every method, interleaved with `source` so that a drifting clock meets both alike; and how that
-    compares with what its passes cost: a forward is `norm`'s, a backward what `tent` takes beyond it."""
+    compares with what its passes cost: a forward is `norm`'s, a backward what `tent` takes beyond it. Passes are
+    compared without recorded steps, which some methods have and others not."""
     rows: dict[str, dict[str, float]] = {}
-    source = adapt(model, "source")
     for name in names:
-        adapter = adapt(model, name)
-        base, own = (
-            seconds(lambda: source(images), repeats, device),
-            seconds(lambda a=adapter: a(images), repeats, device),
-        )
-        rows[name] = {"ms": 1000 * own, "ratio": own / base}
-        if device == "cuda":
-            rows[name]["peak_mb"] = peak_memory(lambda a=adapter: a(images)) / 2**20
-        print(name, rows[name], flush=True)
-        del adapter
+        row = rows[name] = {}
+        for way, within in ways(device).items():
+            with within():
+                source, adapter = adapt(model, "source"), adapt(model, name)
+                base = seconds(lambda a=source: a(images), repeats, device)
+                own = seconds(lambda a=adapter: a(images), repeats, device)
+                row |= {f"{way}ms": 1000 * own, f"{way}ratio": own / base}
+                del source, adapter
+                if device == "cuda":
+                    row[f"{way}peak_mb"] = peak_memory(lambda n=name: partial(adapt(model, n), images))
+                tidy(device)
+        print(name, {key: round(value, 2) for key, value in row.items()}, flush=True)
+    ratio = "eager_ratio" if device == "cuda" else "ratio"
     if {"norm", "tent"} <= rows.keys():
-        forward = rows["norm"]["ratio"]
-        backward = rows["tent"]["ratio"] - forward
+        forward = rows["norm"][ratio]
+        backward = rows["tent"][ratio] - forward
         for name, row in rows.items():
             passes = METHODS[name].forwards * forward + METHODS[name].backwards * backward
-            row["of_its_passes"] = row["ratio"] / passes
+            row["of_its_passes"] = row[ratio] / passes
     return rows
 
 
@@ -116,7 +141,7 @@ def made_parts(network: Segmenter, benchmark: Benchmark, arrays: Arrays, names: 
     )
     if "judge" in wanted:
         prior = MorphologyPrior.from_part(parts["prior"]).to(device)
-        parts["judge"] = fit_judge(network, prior, site, site, benchmark, draws=1, mixing_steps=1, steps=20)
+        parts["judge"] = fit_judge(network, prior, site, site, benchmark, draws=1, mixing_steps=1)
     for name in wanted - parts.keys():
         parts[name] = fit_part(name, network, site, benchmark, device, steps=1)
     return parts
@@ -149,7 +174,7 @@ def whole_site(model: Model, folder: Path, method: str) -> float:
     for _ in range(2):
         start = time.perf_counter()
         records = evaluate_site(model, site, model.card.benchmark, Setting(site.name, method, "online", 4))
-        write(folder / "records", records)
+        write(folder.parent / "records", records)
         spent = time.perf_counter() - start
     return len(site.cases) / spent
 
@@ -159,7 +184,8 @@ def training_speed(folder: Path, benchmark: Benchmark, recipe: Recipe, device: s
     sources = load_sources(find_sites(folder), benchmark)
     events: list[tuple[int, float]] = []
     train(
-        sources.train, {}, benchmark, recipe, folder / f"model-{recipe.batch}-{recipe.universe}",
+        sources.train, {}, benchmark, recipe,
+        folder.parent / f"model-{recipe.batch}-{recipe.universe}-{replay.enabled()}",
         fabric=make_fabric(recipe, device), provenance=sources.provenance, every=recipe.steps,
         on_progress=lambda event: events.append((event.step, time.perf_counter())),
     )  # fmt: skip
@@ -187,7 +213,10 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=30)
-    parser.add_argument("--images", type=int, default=200)
+    parser.add_argument("--images", type=int, default=200, help="of each drawn hospital")
+    parser.add_argument(
+        "--data", type=Path, help="hospitals drawn before (`ttdg data synth`), instead of new ones"
+    )
     parser.add_argument("--methods", default="source,norm,alpha-bn,tent", help="with commas, or all")
     parser.add_argument(
         "--sites", default="source,norm,alpha-bn,tent", help="methods to run over a whole site"
@@ -200,22 +229,34 @@ def main() -> None:
     torch.manual_seed(0)
     network = Segmenter(NetworkSpec(3, options.encoder)).to(device).eval()
     images = torch.randn(options.batch, 3, options.size, options.size, device=device)
-    results: dict[str, Any] = {**vars(options), "json": None, "torch": torch.__version__}
+    results: dict[str, Any] = {**vars(options), "json": None, "data": None, "torch": torch.__version__}
     results |= {"device": torch.cuda.get_device_name() if device == "cuda" else "cpu"}
     results |= {"threads": torch.get_num_threads()}
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        write_benchmark(folder, "fundus", options.images, size=options.size)
+        folder = Path(temporary) / "hospitals"
+        if options.data:
+            folder.symlink_to(options.data.resolve())
+        else:
+            write_benchmark(folder, "fundus", options.images, size=options.size)
         benchmark = replace(load_benchmark(None, folder), size=options.size)
         some = load_arrays(next(iter(find_sites(folder).values())).cases[:8], benchmark)
         parts = made_parts(network, benchmark, some, names)
         model = Model(network, ModelCard(network.spec, benchmark), parts)
         results["methods"] = methods_table(model, names, images, options.repeats, device)
+        save(options.json, results)
         if device == "cuda":
-            results["training_step_peak_mb"] = peak_memory(training_step(network, images)) / 2**20
-            network.zero_grad(set_to_none=True)
+            step = partial(training_step, copy.deepcopy(network), images)
+            results["training_step_peak_mb"] = peak_memory(step)
+            del step
+            print("training_step_peak_mb", results["training_step_peak_mb"], flush=True)
         sites = [name for name in options.sites.split(",") if name]
-        results["site_images_per_second"] = {name: whole_site(model, folder, name) for name in sites}
+        for way, within in ways(device).items():
+            rates = results.setdefault(f"{way}site_images_per_second", {})
+            for name in sites:
+                with within():
+                    rates[name] = whole_site(model, folder, name)
+                tidy(device)
+                print(f"{way}site", name, rates[name], flush=True)
         if sites:
             results["per_image_seconds"] = reading_and_scoring(model, folder, options.repeats)
             results["resident_growth_mb"] = resident_growth(model, folder)
@@ -223,28 +264,40 @@ def main() -> None:
             recipe = Recipe(options.encoder, batch=int(batch), steps=300)
             rates = results.setdefault("training_images_per_second", {})
             for label, weight in (("", 0.1), (", no universe", 0.0)):
-                rates[f"batch {batch}{label}"] = training_speed(
-                    folder, benchmark, replace(recipe, universe=weight), device
-                )
-        if options.json:
-            options.json.write_text(json.dumps(results, indent=2) + "\n")
+                for way, within in ways(device).items():
+                    name = f"batch {batch}{label}{', eager' if way else ''}"
+                    with within():
+                        rates[name] = training_speed(
+                            folder, benchmark, replace(recipe, universe=weight), device
+                        )
+                    tidy(device)
+                    print("training", name, rates[name], flush=True)
+            save(options.json, results)
+        save(options.json, results)
     report(results)
+
+
+def save(path: Path | None, results: dict[str, Any]) -> None:
+    if path:
+        path.write_text(json.dumps(results, indent=2, default=str) + "\n")
 
 
 def report(results: dict[str, Any]) -> None:
     table = Table(
         title=f"{results['device']}, {results['encoder']}, {results['size']}², batch {results['batch']}"
     )
-    for name in ("method", "ms/batch", "× source", "× its passes", "peak MB", "site images/s"):
+    columns = {
+        "ms/batch": ("ms", ".2f"), "× source": ("ratio", ".2f"), "peak MB": ("peak_mb", ".0f"),
+        "eager ms": ("eager_ms", ".2f"), "× source, eager": ("eager_ratio", ".2f"),
+        "× its passes, eager": ("of_its_passes", ".2f"), "peak MB, eager": ("eager_peak_mb", ".0f"),
+    }  # fmt: skip
+    for name in ("method", *columns, "site images/s", "site, eager"):
         table.add_column(name, justify="left" if name == "method" else "right")
-    sites = results["site_images_per_second"]
+    sites = [results.get(f"{way}site_images_per_second", {}) for way in WAYS]
     for name, row in results["methods"].items():
-        cells = [f"{row['ms']:.2f}", f"{row['ratio']:.2f}"]
-        cells += [
-            f"{row[key]:{form}}" if key in row else "-"
-            for key, form in (("of_its_passes", ".2f"), ("peak_mb", ".0f"))
-        ]
-        table.add_row(name, *cells, f"{sites[name]:.0f}" if name in sites else "-")
+        cells = [f"{row[key]:{form}}" if key in row else "-" for key, form in columns.values()]
+        cells += [f"{rates[name]:.0f}" if name in rates else "-" for rates in sites]
+        table.add_row(name, *cells)
     console = Console(width=120)
     console.print(table)
     for name in (

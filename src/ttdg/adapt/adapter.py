@@ -8,6 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ttdg.adapt.recorded import Kept, forget, prepare
+from ttdg.networks.replay import Replay
+
 Images = Float[Tensor, "b c h w"]
 Logits = Float[Tensor, "b l *hw"]
 
@@ -52,10 +55,11 @@ class Fixed:
 
     def __init__(self, network: nn.Module) -> None:
         self.network = network.eval()
+        self._replay = Replay(Kept(network))
 
     @torch.no_grad()
     def __call__(self, images: Images) -> Logits:
-        return self.network(images)
+        return self._replay(self.network, images)
 
     def reset(self) -> None:
         """Nothing was changed."""
@@ -66,7 +70,8 @@ class GradientAdapter:
 
     `predict="before"` answers with the logits of the last forward before its update (TENT, SAR);
     `predict="after"` pays one more forward. A batch whose loss is not finite updates nothing.
-    Methods with another step write `__call__` anew and keep the rest: parameters, optimiser, the way back.
+    Methods with another step write `__call__` anew and keep the rest: parameters, optimiser, the way back. Everything
+    that moves does so in place, so that on a GPU a whole call can be recorded and replayed.
     """
 
     def __init__(
@@ -85,9 +90,8 @@ class GradientAdapter:
         self.parameters: list[Tensor] = [parameter.requires_grad_(True) for parameter in parameters]
         self.loss = torch.tensor(torch.nan)  # of the last step
         self._fused = all(p.is_cuda for p in self.parameters)  # one kernel instead of some hundred
-        self._optimiser = lambda: optimiser(
-            self.parameters, lr=lr, **({"fused": True} if self._fused else {})
-        )
+        self.optimiser = optimiser(self.parameters, lr=lr, **({"fused": True} if self._fused else {}))
+        self._replay = Replay(Kept(network, prepare(self.optimiser) if self._fused else False))
         self._source = {name: value.clone() for name, value in network.state_dict().items()}
         names = {id(parameter): name for name, parameter in network.named_parameters()}
         self._start = [  # a parameter outside the network, a prompt for instance, starts as it was given
@@ -96,6 +100,12 @@ class GradientAdapter:
         self.reset()
 
     def __call__(self, images: Images) -> Logits:
+        logits, self.loss = self._replay(self._adapt, images)
+        return logits
+
+    def _adapt(self, images: Images) -> tuple[Logits, Tensor]:
+        """The answer, and the loss of the last step."""
+        self.optimiser.zero_grad(set_to_none=True)  # a recording that failed may have left some
         for _ in range(self.steps):
             with torch.enable_grad():
                 logits = self.network(images)
@@ -104,7 +114,7 @@ class GradientAdapter:
         if self.predict == "after":
             with torch.no_grad():
                 logits = self.network(images)
-        return logits.detach()
+        return logits.detach(), self.loss
 
     def _update(self, loss: Tensor) -> None:
         self.loss, finite = loss.detach(), torch.isfinite(loss.detach())
@@ -133,14 +143,14 @@ class GradientAdapter:
     def restart(self) -> None:
         """What moves, back at the source with a fresh optimiser: an episodic method begins every batch so."""
         torch._foreach_copy_(self.parameters, self._start)
-        self.optimiser.state.clear()
+        forget(self.optimiser)
 
     @torch.no_grad()
     def reset(self) -> None:
         for name, value in self.network.state_dict().items():
             value.copy_(self._source[name])
         torch._foreach_copy_(self.parameters, self._start)
-        self.optimiser = self._optimiser()
+        forget(self.optimiser)
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """What an answer costs: passes through the network, and memory; and which code gave it."""
 
+import gc
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from ttdg.networks import Segmenter
+from ttdg.networks.replay import watched
 
 
 @dataclass
@@ -36,10 +38,18 @@ def counted_passes() -> Iterator[Passes]:
         Segmenter.encode = counting(encode, "forwards")  # type: ignore[method-assign]
         torch.autograd.backward = counting(backward, "backwards")
         torch.autograd.grad = counting(grad, "backwards")
-        yield passes
+        with watched(passes):
+            yield passes
     finally:
         Segmenter.encode = encode  # type: ignore[method-assign]
         torch.autograd.backward, torch.autograd.grad = backward, grad
+
+
+def release(device: str) -> None:
+    """Give back what a job left on a GPU that other workers share."""
+    if device == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def forget_peak(device: torch.device) -> None:

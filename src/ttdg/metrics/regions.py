@@ -19,7 +19,9 @@ def region_probabilities(logits: Float[Tensor, "b c h w"], regions: Regions) -> 
                 f"region {name!r} unites labels {labels}, but the network answers {known}; mend the regions"
             )
     probabilities = logits.softmax(1, dtype=torch.float32)
-    united = [probabilities[:, list(labels)].sum(1) for labels in regions.values()]
+    united = [  # slices: a list of labels as index is copied to the device, which the host would wait for
+        reduce(torch.add, [probabilities[:, label] for label in labels]) for labels in regions.values()
+    ]
     return torch.stack(united, dim=1).clamp_(max=1)  # rounding may sum to a little more
 
 

@@ -14,13 +14,15 @@ ON_DEVICE = 16 * 2**30  # bytes of uint8 images that may lie on a GPU
 
 class Pool:
     """Sites as uint8 tensors, in memory or memory-mapped. On a GPU they are moved there once if they fit,
-    and every later step is a gather."""
+    and every later step is a gather, on a stream of its own: drawing a batch waits for what it sends there, but not
+    for the training step before."""
 
     def __init__(self, sites: Sequence[Arrays], device: torch.device) -> None:
         self.images = [site.images for site in sites]
         self.masks = [site.masks for site in sites if site.masks is not None]
         self.sizes = [len(site.cases) for site in sites]
         self.device = device
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         if len(self.masks) < len(sites) or not all(self.sizes):
             raise UserError(
                 "every source site needs images with masks; run `ttdg data check` on the benchmark"
@@ -41,6 +43,17 @@ class Pool:
     def batch(self, recipe: Recipe, how: Normalisation, step: int, part: slice) -> tuple[Tensor, Tensor]:
         """This process's part of the global batch of `step`: a pure function of seed and step, so that a resumed
         run, or one on more processes, sees the same images with the same augmentation."""
+        if self.stream is None:
+            return self._drawn(recipe, how, step, part)
+        here = torch.cuda.current_stream(self.device)
+        with torch.cuda.stream(self.stream):
+            batch = self._drawn(recipe, how, step, part)
+        here.wait_stream(self.stream)
+        for tensor in batch:
+            tensor.record_stream(here)
+        return batch
+
+    def _drawn(self, recipe: Recipe, how: Normalisation, step: int, part: slice) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
         site, index = balanced_indices(self.sizes, recipe.batch, generator, power=recipe.balance)
         site, order = site.sort(stable=True)

@@ -7,6 +7,7 @@ from typing import Any
 from ttdg.data import AUGMENTATIONS
 from ttdg.errors import UserError, near_miss
 from ttdg.networks import ENCODERS
+from ttdg.prior import PriorSpec
 from ttdg.training.losses import LOSSES
 
 CHOICES = {"strides": ("v1", "v1.5"), "optimiser": ("sgd", "adamw"), "precision": ("auto", "32", "bf16")}
@@ -33,6 +34,7 @@ class Recipe:
     precision: str = "auto"
     seed: int = 0
     deterministic: bool = False
+    points: int = 40  # of 𝒰, a tissue
 
     def __post_init__(self) -> None:
         choices = {"encoder": ENCODERS, "loss": LOSSES, "augmentation": AUGMENTATIONS, **CHOICES}
@@ -40,7 +42,7 @@ class Recipe:
             value = getattr(self, name)
             if value not in known:
                 raise UserError(f"unknown {name} {value!r}{near_miss(value, known)}")
-        for name in ("steps", "batch", "lr"):
+        for name in ("steps", "batch", "lr", "points"):
             if getattr(self, name) <= 0:
                 raise UserError(f"{name} must be positive, not {getattr(self, name)}")
         if self.encoder_weights is not None and not Path(self.encoder_weights).is_file():
@@ -49,6 +51,10 @@ class Recipe:
     def rate(self, step: int) -> float:
         """Poly decay."""
         return self.lr * (1 - step / self.steps) ** self.power
+
+    def of_prior(self) -> dict[str, int]:
+        """Settings of the morphology prior: a tissue gives no more nodes than there are points to match them to."""
+        return {"points": self.points, "per_tissue": min(PriorSpec.per_tissue, self.points)}
 
     def to_dict(self) -> dict[str, Any]:
         """What is stored with the model: the weights' file name, not where it lay."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ttdg.data import Arrays, Benchmark
 from ttdg.errors import UserError
-from ttdg.networks import NetworkSpec, Segmenter, load_encoder
+from ttdg.networks import NetworkSpec, Segmenter, load_encoder, replay
 from ttdg.prior import prior_for
 from ttdg.training.checkpoint import ModelCard, save
 from ttdg.training.learner import Learner
@@ -19,6 +19,7 @@ from ttdg.training.pool import Pool
 from ttdg.training.recipe import Recipe
 from ttdg.training.state import State
 from ttdg.training.sync import synchronise
+from ttdg.training.update import Optimisers, Update
 from ttdg.training.validate import validate
 
 PRIOR_RATE = 1e-3  # AdamW, whatever trains the network
@@ -53,24 +54,24 @@ def train(
     """
     torch.manual_seed(recipe.seed)
     network = build(recipe, len(benchmark.labels))
-    prior = prior_for(network, len(benchmark.labels)) if recipe.universe else None
+    prior = prior_for(network, len(benchmark.labels), **recipe.of_prior()) if recipe.universe else None
     learner = Learner(network, prior, recipe.loss, recipe.universe)
-    wrapped, optimiser = _set_up(fabric, learner, recipe)
+    update = _set_up(fabric, learner, recipe)
     state = State(
         out, {"recipe": recipe.to_dict(), "sources": {site: dict(v) for site, v in provenance.items()}}
     )
-    start = state.resume(learner, optimiser)
+    start = state.resume(learner, update.optimisers)
     pool, part = Pool(list(sources.values()), fabric.device), _part(recipe, fabric)
     scores: Mapping[str, float] = {}
     losses: list[Tensor] = []
     for step in range(start + 1, recipe.steps + 1):
         images, labels = pool.batch(recipe, benchmark.normalisation, step, part)
-        losses.append(_update(fabric, wrapped, optimiser, recipe, step, images, labels))
+        losses.append(update(images, labels, recipe.rate(step - 1) / recipe.lr))
         last = step == recipe.steps
         if step % every == 0 or last:
             scores = validate(network, held_out, benchmark, fabric.device)
             if fabric.is_global_zero and not last:
-                state.save(learner, optimiser, step)
+                state.save(learner, update.optimisers, step)
         if step % PULSE == 0 or step % every == 0 or last:
             on_progress(Progress(step, recipe.steps, torch.stack(losses).mean().item(), scores))
             losses.clear()
@@ -109,50 +110,32 @@ def make_fabric(recipe: Recipe, accelerator: str = "auto", devices: int = 1) -> 
     return fabric
 
 
-def _set_up(fabric: Any, learner: Learner, recipe: Recipe) -> tuple[Any, Any]:
-    """The learner and its optimisers on the device, wrapped for several processes where there are several."""
+def _set_up(fabric: Any, learner: Learner, recipe: Recipe) -> Update:
+    """The learner and its optimisers on the device, wrapped for several processes where there are several; for one
+    process on a GPU so that their step can be recorded."""
     cuda = fabric.device.type == "cuda"
+    recorded = cuda and fabric.world_size == 1 and not recipe.deterministic and replay.enabled()
     if fabric.world_size > 1:
         synchronise(learner.network, cuda)
     if cuda:
         learner.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimisers = [_optimiser(recipe, learner.network, fused=cuda)]
+    optimisers = [_optimiser(recipe, learner.network, cuda, recorded)]
     if learner.prior is not None:
         used = [
             p for name, p in learner.prior.named_parameters() if not name.startswith(("edges", "affinity"))
         ]
-        optimisers.append(torch.optim.AdamW(used, PRIOR_RATE, weight_decay=0.0, fused=cuda))
+        optimisers.append(
+            torch.optim.AdamW(used, PRIOR_RATE, weight_decay=0.0, fused=cuda, capturable=recorded)
+        )
     wrapped, *ready = fabric.setup(learner, *optimisers)
-    return wrapped, Optimisers(ready)
+    return Update(fabric, wrapped, Optimisers(ready, recorded), recorded)
 
 
-def _optimiser(recipe: Recipe, network: nn.Module, fused: bool) -> torch.optim.Optimizer:
+def _optimiser(recipe: Recipe, network: nn.Module, fused: bool, recorded: bool) -> torch.optim.Optimizer:
     parameters, decay = network.parameters(), recipe.weight_decay
     if recipe.optimiser == "sgd":
         return torch.optim.SGD(parameters, recipe.lr, recipe.momentum, weight_decay=decay, fused=fused)
-    return torch.optim.AdamW(parameters, recipe.lr, weight_decay=decay, fused=fused)
-
-
-class Optimisers:
-    """The network's optimiser and the prior's, as one."""
-
-    def __init__(self, each: list[Any]) -> None:
-        self.each, self.full = each, [optimiser.param_groups[0]["lr"] for optimiser in each]
-
-    def step(self, share: float) -> None:
-        """At `share` of the full rates."""
-        for optimiser, lr in zip(self.each, self.full, strict=True):
-            for group in optimiser.param_groups:
-                group["lr"] = share * lr
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
-
-    def state_dict(self) -> list[Any]:
-        return [optimiser.state_dict() for optimiser in self.each]
-
-    def load_state_dict(self, states: list[Any]) -> None:
-        for optimiser, state in zip(self.each, states, strict=True):
-            optimiser.load_state_dict(state)
+    return torch.optim.AdamW(parameters, recipe.lr, weight_decay=decay, fused=fused, capturable=recorded)
 
 
 def _part(recipe: Recipe, fabric: Any) -> slice:
@@ -163,19 +146,3 @@ def _part(recipe: Recipe, fabric: Any) -> slice:
         )
     share = recipe.batch // fabric.world_size
     return slice(fabric.global_rank * share, (fabric.global_rank + 1) * share)
-
-
-def _update(
-    fabric: Any,
-    learner: Any,
-    optimisers: Optimisers,
-    recipe: Recipe,
-    step: int,
-    images: Tensor,
-    labels: Tensor,
-) -> Tensor:
-    learner.train()
-    loss = learner(images, labels)
-    fabric.backward(loss)
-    optimisers.step(recipe.rate(step - 1) / recipe.lr)
-    return loss.detach()
