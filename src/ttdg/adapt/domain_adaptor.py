@@ -43,8 +43,10 @@ class Rectify:
         if not batchnorm.too_few(x):
             batch_mean, batch_var, mean, var = mixed(layer, x)
             with torch.no_grad():
-                layer.weight.mul_(((batch_var + layer.eps) / (var + layer.eps)).sqrt())
-                layer.bias.add_((batch_mean - mean) / (batch_var + layer.eps).sqrt() * layer.weight)
+                batch_std, std = roots = torch._foreach_add([batch_var, var], layer.eps)
+                torch._foreach_sqrt_(roots)
+                layer.bias.addcmul_(batch_mean.sub_(mean).div_(std), layer.weight)
+                layer.weight.mul_(batch_std.div_(std))
         return batchnorm.BATCH(layer, x)
 
 
@@ -53,31 +55,37 @@ ADAMIX, RECTIFY = AdaMix(), Rectify()
 
 @torch.no_grad()
 def mixed(layer: _BatchNorm, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The batch's mean and biased variance, and the mixed mean and variance; all from one reduction of the input."""
-    n, b = x[0, 0].numel(), len(x)
-    own_var, own_mean = torch.var_mean(x.flatten(2), 2, correction=0)
-    mean, var = own_mean.mean(0), own_var.mean(0) + own_mean.var(0, correction=0)
-    unbiased = var * (b * n / (b * n - 1))
-    source_mean, source_var = batchnorm.running(layer)
-    alpha = source_weight(
-        (own_mean, (own_var * (n / max(n - 1, 1))).sqrt()),
-        (mean, unbiased.sqrt()),
-        (source_mean, source_var.sqrt()),
-    )
-    return mean, var, mean.lerp(source_mean, alpha), unbiased.lerp(source_var, alpha)
+    """The batch's mean and biased variance, and the mixed mean and variance; all from one reduction of the input.
+
+    A layer's α is known only when all layers before it are normalised, so nothing here can be done for all layers at
+    once: some 20 small kernels a layer, which is what the method costs beyond its passes.
+    """
+    n, pixels = x.numel() // x.shape[1], x[0, 0].numel()
+    own_var, own_mean = torch.var_mean(x.reshape(*x.shape[:2], -1), 2, correction=min(1, pixels - 1))
+    between, mean = torch.var_mean(own_mean, 0, correction=0)
+    biased = torch.add(between, own_var.mean(0), alpha=(pixels - 1) / pixels)
+    var, (source_mean, source_var) = biased * (n / (n - 1)), batchnorm.running(layer)
+    own_std, std, source_std = torch._foreach_sqrt([own_var, var, source_var])
+    beta = batch_weight((own_mean, own_std), (mean, std), (source_mean, source_std))
+    return mean, biased, source_mean.lerp(mean, beta), source_var.lerp(var, beta)
 
 
 def source_weight(
     own: tuple[Tensor, Tensor], batch: tuple[Tensor, Tensor], source: tuple[Tensor, Tensor]
 ) -> Float[Tensor, ""]:
     """α: near 1 where the batch looks like the source, given means and deviations of images, batch and source."""
+    return 1 - batch_weight(own, batch, source)
 
-    def apart(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> Tensor:
-        return sum((u - v).square().mean(-1) for u, v in zip(a, b, strict=True))  # type: ignore[return-value]
 
-    shift = apart(batch, source)
-    total = shift + apart(own, source) + apart(own, batch)
-    return torch.where(total > 0, 1 - shift / total, 1.0).clamp(0, 1).mean()
+def batch_weight(
+    own: tuple[Tensor, Tensor], batch: tuple[Tensor, Tensor], source: tuple[Tensor, Tensor]
+) -> Float[Tensor, ""]:
+    """1 − α: with d the squared distance of two of them, the mean over images of d_bs / (d_bs + d_is + d_ib)."""
+    flat = [part.flatten() for kind in zip(own, batch, source, strict=True) for part in kind]
+    points = torch.cat(flat).view(2, len(own[0]) + 2, -1)  # images, then batch, then source
+    to_both = (points[:, :, None] - points[:, None, -2:]).square_().sum((0, 2, 3))  # of images, d_ib + d_is
+    shift = to_both[-2]  # d_bs
+    return (shift / (to_both[:-2] + shift)).nan_to_num_(0.0).mean()
 
 
 def gem(logits: Logits, loss: Loss, head: entropy.Head) -> Tensor:

@@ -9,17 +9,40 @@ the image itself; BatchNorm mixes 1/17 of the batch's statistics into the source
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ttdg.adapt import batchnorm, entropy, symmetries
 from ttdg.adapt.adapter import Adapter, GradientAdapter, Images, Logits, Method
 from ttdg.errors import UserError
 
 
+class OfViews:
+    """`batchnorm.Mix` with the statistics of each view for itself, where `views` views of an image lie next to each
+    other along the batch: to BatchNorm they are one image of so many times the channels."""
+
+    def __init__(self, rho: float) -> None:
+        self.mix, self.views = batchnorm.Mix(rho), 1
+
+    def __call__(self, layer: _BatchNorm, x: Tensor) -> Tensor:
+        k = self.views
+        if k == 1 or batchnorm.too_few(x[::k]):
+            return (self.mix if k == 1 else batchnorm.EVAL)(layer, x)
+        mean, var = (buffer.repeat(k) for buffer in batchnorm.running(layer))
+        wide = x.reshape(len(x) // k, k * x.shape[1], *x.shape[2:])
+        torch.batch_norm_update_stats(wide.detach(), mean, var, self.mix.rho)
+        weight, bias = (None if p is None else p.repeat(k) for p in (layer.weight, layer.bias))
+        fast = torch.backends.cudnn.enabled
+        return torch.batch_norm(wide, weight, bias, mean, var, False, 0.0, layer.eps, fast).view_as(x)
+
+
 class Memo(GradientAdapter):
     def __init__(
-        self, network: nn.Module, *, lr: float, steps: int, views: int, head: entropy.Head, seed: int
-    ) -> None:
+        self, network: nn.Module, *, lr: float, steps: int, views: int, alpha: float, head: entropy.Head, seed: int
+    ) -> None:  # fmt: skip
         self.views, self.head, self.seed = views, head, seed
+        self.mode = OfViews(alpha)
+        if batchnorm.present(network):
+            batchnorm.use(network, self.mode)
         self.generator = torch.Generator(next(network.parameters()).device)
 
         def objective(logits: Logits) -> Tensor:
@@ -41,13 +64,24 @@ class Memo(GradientAdapter):
             return self.network(images)
 
     def _marginal(self, images: Images) -> Logits:
-        """Logits of the mean prediction over views."""
+        """Logits of the mean prediction over views, in one pass, or in two where a quarter turn changes the shape."""
         views = [symmetries.SQUARE[i % len(symmetries.SQUARE)] for i in range(self.views)]
-        members = [
-            view.back(self.network(view(seen)))
-            for view, seen in zip(views, self._lights(images), strict=True)
-        ]
+        seen = [view(light) for view, light in zip(views, self._lights(images), strict=True)]
+        members: list[Tensor] = []
+        for shape in dict.fromkeys(x.shape for x in seen):
+            alike = [(view, x) for view, x in zip(views, seen, strict=True) if x.shape == shape]
+            answers = self._together([x for _, x in alike])
+            members += [view.back(logits) for (view, _), logits in zip(alike, answers, strict=True)]
         return entropy.mixture(torch.stack(members), self.head)
+
+    def _together(self, views: list[Tensor]) -> tuple[Tensor, ...]:
+        """What the network makes of each view, in one pass."""
+        self.mode.views = len(views)
+        try:
+            logits = self.network(torch.stack(views, 1).flatten(0, 1))
+        finally:
+            self.mode.views = 1
+        return logits.unflatten(0, (-1, len(views))).unbind(1)  # type: ignore[no-any-return]
 
     def _lights(self, images: Images) -> list[Tensor]:
         """The images themselves, then under other lights, all drawn at once."""
@@ -69,9 +103,7 @@ def memo(
 ) -> Adapter:
     if views < 1:
         raise UserError(f"memo averages over at least one view, not {views}")
-    if batchnorm.present(network):
-        batchnorm.use(network, batchnorm.Mix(alpha))
-    return Memo(network, lr=lr, steps=steps, views=views, head=head, seed=seed)
+    return Memo(network, lr=lr, steps=steps, views=views, alpha=alpha, head=head, seed=seed)
 
 
 METHOD = Method(

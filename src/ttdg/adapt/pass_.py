@@ -19,15 +19,14 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from ttdg.adapt import batchnorm, entropy, halves
 from ttdg.adapt.adapter import Adapter, Images, Logits, Method
+from ttdg.adapt.aligned import Aligned
 from ttdg.adapt.descent import Descent, Snapshot, clean
 from ttdg.networks.segmenter import padded
 
 FIRST_MOMENTUM = 0.1  # m̃₀
-VARIANCE = 0.01  # weight of the variances in the statistics loss
 KEPT = 0.1  # of the feature channels each prompt channel may reach
 
 
@@ -66,24 +65,6 @@ def sparse(weights: Float[Tensor, "b c k"]) -> Float[Tensor, "b c k"]:
     return weights * torch.zeros_like(weights).scatter_(1, kept, 1.0)
 
 
-class Aligned:
-    """Batch statistics that move the running ones; `misfit` collects how far they lie from the source's."""
-
-    def __init__(self, network: nn.Module) -> None:
-        self.misfit: list[Tensor] | None = None
-        self.source = {
-            layer: tuple(b.clone() for b in batchnorm.running(layer)) for layer in batchnorm.layers(network)
-        }
-
-    def __call__(self, layer: _BatchNorm, x: Tensor) -> Tensor:
-        if self.misfit is not None and not batchnorm.too_few(x):
-            var, mean = torch.var_mean(x, (0, *range(2, x.ndim)))
-            source_mean, source_var = self.source[layer]
-            misfit = (mean - source_mean).abs().mean() + VARIANCE * (var - source_var).abs().mean()
-            self.misfit.append(misfit)
-        return batchnorm.TRAIN(layer, x)
-
-
 def momentum(updates: int, decay: float, least: float) -> float:
     """m_t = δᵗ·0.1 + m_min after t updates: 0.104, 0.0984, … for δ = 0.94, m_min = 0.01."""
     return FIRST_MOMENTUM * decay**updates + least
@@ -108,7 +89,7 @@ class Pass:
         self.lr, self.steps, self.decay, self.least, self.count = lr, steps, decay, least, count
         self.minimised, self.fallback, self.head, self.seed = objective, fallback, head, seed
         batchnorm.use(network, batchnorm.EVAL)
-        self.mode = Aligned(network)
+        self.mode, self.layers = Aligned(network), list(batchnorm.layers(network))
         self.prompts: Prompts | None
         self._affine = Snapshot(batchnorm.affine(network))
         self._statistics = Snapshot(
@@ -120,16 +101,20 @@ class Pass:
         safe = clean(images)
         source = self._source_answer(images)
         self.slow.restore()
-        batchnorm.use(self.network, self.mode)
+        self._use(self.mode)
         for _ in range(self.steps):
             with torch.enable_grad():
                 loss = self.objective(safe)
             self.descent.step(loss)
             self._average()
             self.loss = loss.detach()
-        batchnorm.use(self.network, batchnorm.EVAL)
+        self._use(batchnorm.EVAL)
         with torch.no_grad():
             return self._surer(self._prompted(images), source)
+
+    def _use(self, mode: batchnorm.Mode) -> None:
+        for layer in self.layers:
+            layer.mode = mode  # type: ignore[assignment]
 
     @torch.no_grad()
     def _source_answer(self, images: Images) -> Logits:
@@ -155,12 +140,12 @@ class Pass:
         if self.minimised == "entropy":
             return entropy.entropy(self._prompted(images), self.head).mean()
         assert self.prompts is not None
-        self.mode.misfit = []
+        self.mode.met = []
         features = self.network.encode(padded(self.prompts.decorate(images)))
-        misfit, self.mode.misfit = self.mode.misfit, None
+        misfit, self.mode.met = self.mode.misfit(), None
         with torch.no_grad():  # moves the decoder's running statistics too, as a pass in training mode does
             self.network.decode(self.prompts.attend(features))
-        return torch.stack(misfit).sum() if misfit else images.new_zeros(())
+        return images.new_zeros(()) if misfit is None else misfit
 
     def _prompted(self, images: Images) -> Logits:
         assert self.prompts is not None

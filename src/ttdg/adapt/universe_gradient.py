@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from ttdg.adapt import batchnorm, halves
 from ttdg.adapt.adapter import Adapter, GradientAdapter, Images, Logits, Method
-from ttdg.adapt.readings import Reading, stack, unmirror, use_groups
+from ttdg.adapt.moments import Mixing, SourceAndMixed
 from ttdg.graphs import Nodes
 from ttdg.matching import universe_loss
 from ttdg.parts import Part
@@ -40,13 +40,16 @@ class UniverseAdapter(GradientAdapter):
         self.teacher: nn.Module = copy.deepcopy(network).eval().requires_grad_(False)
         self.prior = prior.requires_grad_(False).to(next(network.parameters()).device)
         self.trust, self.labelling, self.average, self.variant = trust, labelling, average, variant
-        self.readings = (Reading("source", 0.0), Reading("mixed", alpha))
         self.memory: deque[Nodes] = deque(maxlen=remember)
-        batchnorm.use(network, batchnorm.Mix(alpha))
+        batchnorm.use(network, batchnorm.EVAL)  # says so where there is nothing to use
+        self.mode, self.both = Mixing(network, alpha), SourceAndMixed(self.teacher, alpha)
+        batchnorm.use(network, self.mode)
+        batchnorm.use(self.teacher, self.both)
         super().__init__(network, self.matching_loss, batchnorm.affine(network), lr=lr)
 
     def __call__(self, images: Images) -> Logits:
         source, teacher = self._teach(images)
+        self.mode.copies.refresh()
         with torch.enable_grad():
             logits, maps = maps_of(self.network, images)
             loss = self.objective(logits, maps, teacher)
@@ -97,10 +100,9 @@ class UniverseAdapter(GradientAdapter):
     @torch.no_grad()
     def _teach(self, images: Images) -> tuple[Tensor, Tensor]:
         """The frozen network's answers, with the source's statistics and with mixed ones, in one pass."""
-        stacked, rho = stack(images, self.readings, len(images))
-        use_groups(self.teacher, rho)
-        source, mixed = unmirror(self.teacher(stacked).softmax(1), self.readings)
-        return source, mixed
+        self.both.copies.refresh()
+        twice = self.teacher(images.repeat_interleave(2, 0)).softmax(1)
+        return twice[::2], twice[1::2]
 
     def reset(self) -> None:
         super().reset()

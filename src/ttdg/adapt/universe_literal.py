@@ -4,7 +4,8 @@ Lv et al., Test-Time Domain Generalization via Universe Learning, CVPR 2025. The
 the loss compares M̂ with X = U Uᵀ by the printed formula, its log X clamped to be finite (for a hard X it is −∞);
 SGD with 1e-3 on all parameters, as stated. Two things had to be chosen for it to run at all: D is a cosine distance
 (the printed one is a similarity) and Sinkhorn has a slack row (n ≠ d has no doubly stochastic matrix). Its gradient
-vanishes where the prediction is confidently wrong; on real sites it changes nothing measurable.
+vanishes where the prediction is confidently wrong; on real sites it changes nothing measurable. It takes longer than
+its passes explain: up to 50 iterations, one after another, of seven kernels each.
 """
 
 from functools import partial
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from ttdg.adapt import batchnorm, halves
 from ttdg.adapt.adapter import Adapter, GradientAdapter, Images, Logits, Method
 from ttdg.graphs import Nodes
-from ttdg.matching import assign, matching_loss, qap_direction, soft_affinity, solve
+from ttdg.matching import assign, matching_loss, qap_direction, sinkhorn, soft_affinity, solve
 from ttdg.parts import Part
 from ttdg.prior import MorphologyPrior, maps_of
 
@@ -42,7 +43,7 @@ class LiteralAdapter(GradientAdapter):
             self._update(loss)
         with torch.no_grad():
             answer = self.network(images)
-            if images.isfinite().all() and not answer.isfinite().all():  # SGD on all weights has diverged
+            if images.isfinite().all() & ~answer.isfinite().all():  # SGD on all weights has diverged
                 self.reset()
                 answer = self.network(images)
         return answer
@@ -58,10 +59,17 @@ class LiteralAdapter(GradientAdapter):
         graphs, M_hat = self.prior.graphs(nodes), soft_affinity(M, nodes.mask, tau=self.tau)
         U = assign(self.prior.scores(nodes, typed=False), nodes.mask, tau=self.tau)
 
+        rows, columns = nodes.mask.to(U), torch.ones_like(U[:, 0])  # made once, not in each of 50 iterations
+
         def direction(U: Tensor) -> Tensor:
             return qap_direction(graphs.edges, M_hat, U, edge_weight=self.edge_weight)
 
-        return solve(direction, U, nodes.mask, tau=self.tau, tolerance=1e-5, max_iterations=50).matching
+        def project(V: Tensor, mask: Tensor, /, *, tau: float) -> Tensor:
+            return sinkhorn(V, rows, columns, tau, tolerance=0.0, max_sweeps=10)
+
+        return solve(
+            direction, U, nodes.mask, tau=self.tau, tolerance=1e-5, max_iterations=50, project=project
+        ).matching
 
 
 def universe_literal(

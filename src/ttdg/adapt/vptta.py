@@ -7,37 +7,41 @@ Decisions: frequencies are shifted over the image's axes alone (the release also
 prompt an image in larger batches, their losses summed, n counting images; the memory holds 40, not 41; Adam's
 moments live on from image to image, as published, row by row of the batch. An image that is not finite gives
 no gradient and a neutral key. All BatchNorm layers take part (the release leaves PraNet's decoder out).
+
+What it costs beyond its passes is a reduction or two of each layer's input, for the mixture and for each image's own
+statistics, and their gradient; everything else is done for all layers together.
 """
+
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from ttdg.adapt import batchnorm
 from ttdg.adapt.adapter import Adapter, Images, Logits, Method
 from ttdg.adapt.memory import Memory
+from ttdg.adapt.moments import Mixing, channels, side_by_side, with_gradient
 from ttdg.adapt.prompt import Window, window
 
 TEMPERATURE = 0.2  # of the softmax over the cosines of neighbours
 
 
-class Warm:
-    """λ·batch + (1−λ)·source statistics, as constants; `misfit` collects how far each image's own lie from them."""
-
-    def __init__(self) -> None:
-        self.rho = 1.0
-        self.misfit: list[Float[Tensor, "b"]] | None = None
-
-    def __call__(self, layer: _BatchNorm, x: Tensor) -> Tensor:
-        if batchnorm.too_few(x):
-            return batchnorm.EVAL(layer, x)
-        mean, var = (buffer.clone() for buffer in batchnorm.running(layer))
-        torch.batch_norm_update_stats(x.detach(), mean, var, self.rho)
-        if self.misfit is not None and x.ndim > 2:  # a vector has no statistics of its own
-            own_std, own_mean = torch.std_mean(x, tuple(range(2, x.ndim)))
-            self.misfit.append((mean - own_mean).abs().mean(1) + (var.sqrt() - own_std).abs().mean(1))
-        return batchnorm.normalise(layer, x, mean, var)
+def misfit(
+    inputs: Sequence[Tensor], means: Sequence[Tensor], variances: Sequence[Tensor]
+) -> Float[Tensor, ""]:
+    """Σ_images mean_layers mean_channels |μ − μ_own| + |σ − σ_own|, with its gradient at each layer's input."""
+    with torch.no_grad():
+        own = zip(*(torch.var_mean(x, tuple(range(2, x.ndim))) for x in inputs), strict=True)
+        var, mean = (side_by_side(of) for of in own)
+        share, pixels = channels(inputs, 1)
+        std, share = var.sqrt(), share / len(inputs)
+        apart = torch.stack([mean - side_by_side(means), std - side_by_side(variances).sqrt()])
+        by_mean, by_std = apart.sgn() * share
+        a = (by_std / (std * (pixels - 1))).nan_to_num(0.0, 0.0, 0.0)  # a constant map has no way to vary
+        c = torch.addcmul(by_mean / pixels, a, mean, value=-1)
+        loss = (apart.abs() * share).sum()
+    return with_gradient(loss, a, c, inputs)
 
 
 def warmth(seen: int, warm: float) -> float:
@@ -59,7 +63,8 @@ class Vptta:
     ) -> None:
         self.network = network.eval().requires_grad_(False)
         self.lr, self.steps, self.size, self.warm, self.neighbours = lr, steps, size, warm, neighbours
-        self.mode, self.memory = Warm(), Memory(capacity)
+        batchnorm.use(network, batchnorm.EVAL)  # says so where there is nothing to use
+        self.mode, self.memory = Mixing(network, 1.0), Memory(capacity)
         batchnorm.use(network, self.mode)
         self.prompt: nn.Parameter
         self.optimiser: torch.optim.Optimizer
@@ -82,19 +87,23 @@ class Vptta:
                 self.optimiser.step()
             self.loss = loss.detach()
         with torch.no_grad():
+            self.mode.copies.refresh()
             logits: Logits = self.network(view.prompted(images, low, self.prompt[:b]))
         self.memory.push(keys, self.prompt[:b])
         return logits
 
     def objective(self, images: Images) -> Tensor:
         """The mean misfit over layers, summed over images, each of which has its own prompt."""
-        self.mode.misfit = []
+        self.mode.copies.refresh()
+        self.mode.met = []
         try:
             self.network(images)
-            layers = self.mode.misfit
-            return torch.stack(layers).mean(0).sum() if layers else images.new_zeros(())
+            met = [
+                layer for layer in self.mode.met if layer[0].ndim > 2
+            ]  # a vector has no statistics of its own
         finally:
-            self.mode.misfit = None
+            self.mode.met = None
+        return misfit(*zip(*met, strict=True)) if met else images.new_zeros(())
 
     @torch.no_grad()
     def _start(self, keys: Float[Tensor, "b c k k"]) -> None:

@@ -63,11 +63,13 @@ def qap_direction(
     points, already weighted; it keeps the prior in every step, where the paper uses it for the first U only.
     Without `affinity` the cost is linear in the number of graphs.
     """
-    V = torch.zeros_like(U) if unary is None else unary
+    V = unary
     if edge_weight:
         AU, S = _drawn(edges, U, self_weight)
         drawn = AU @ (2 * edge_weight * S)
         V = drawn if unary is None else drawn + unary
+    if V is None:
+        V = torch.zeros_like(U)
     if affinity is not None:
         V = torch.addmm(V.flatten(0, 1), _one_matrix(affinity), U.flatten(0, 1)).view_as(U)
     return V
