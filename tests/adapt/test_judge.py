@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ttdg.adapt import adapt, batchnorm
-from ttdg.adapt.candidates import answer
+from ttdg.adapt.candidates import read, weigh
 from ttdg.adapt.judge import FALLBACK, choose, load_regressor
 from ttdg.adapt.judge_fit import candidate_dice, fit_judge, rounds
 from ttdg.adapt.regressor import Prediction
@@ -80,7 +80,9 @@ def test_the_answer_is_that_of_the_chosen_candidate(ready, kind):
     adapter, images = source.adapt("judge", evidence=kind), some_images()
     adapter.regressor = Oracle([2, 7, 0])
     logits = adapter(images)
-    evidence = answer(copy.deepcopy(adapter.network), adapter.prior, images)
+    evidence = weigh(
+        read(copy.deepcopy(adapter.network), adapter.prior, images), adapter.prior, adapter.options
+    )
     assert adapter.verdict.chosen.tolist() == [2, 7, 0]
     assert torch.allclose(logits, evidence.logits[[2, 7, 0], [0, 1, 2]], atol=1e-5)
 
@@ -93,6 +95,16 @@ def test_without_a_promise_the_answer_is_the_sources_both_ways(ready):
         both = (network(images).softmax(1) + network(images.flip(3)).flip(3).softmax(1)) / 2
     assert torch.allclose(adapter(images).softmax(1), both, atol=1e-4)
     assert {adapter.verdict.candidates[i] for i in adapter.verdict.chosen} == {FALLBACK}
+
+
+def test_a_control_takes_one_candidate_whatever_is_expected_of_it(ready):
+    source, images = ready("judge"), some_images()
+    adapter = source.adapt("judge", always="mean of all")
+    adapter.regressor = Oracle([0, 1, 2])
+    adapter(images)
+    assert {adapter.verdict.candidates[i] for i in adapter.verdict.chosen} == {"mean of all"}
+    with pytest.raises(UserError, match="unknown candidate 'mean of al'"):
+        source.adapt("judge", always="mean of al")
 
 
 def test_nothing_of_the_network_moves_and_it_rests_in_the_sources_mode(ready):
@@ -165,7 +177,6 @@ def test_a_fit_repeats_tells_its_progress_and_leaves_the_network_alone(ready):
             BENCHMARK,
             draws=1,
             mixing_steps=1,
-            steps=2,
             progress=told.append,
         )
 

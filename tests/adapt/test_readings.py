@@ -5,9 +5,10 @@ import copy
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ttdg.adapt import batchnorm
-from ttdg.adapt.candidates import answer, candidates_of
+from ttdg.adapt.candidates import Candidate, candidates_of, read, weigh
 from ttdg.adapt.mixing import fit_mixing, set_mixing
 from ttdg.adapt.readings import LEARNED, READINGS, Reading, stack, unmirror, use_groups
 from ttdg.data import Arrays, Benchmark, Exact
@@ -115,19 +116,39 @@ def test_candidates_are_named_and_average_their_readings(model):
     network, prior = model
     set_mixing(network, [0.3] * len(list(batchnorm.layers(network))))
     images, options = some_images(), candidates_of(READINGS)
-    assert [c.name for c in options][-3:] == ["source, both ways", "mix learned, both ways", "mean of all"]
-    evidence = answer(network, prior, images)
+    assert [c.name for c in options][-5:-2] == ["source, both ways", "mix learned, both ways", "mean of all"]
+    evidence = weigh(read(network, prior, images), prior, options)
     P = together(network, images, READINGS).softmax(2)
-    for number, candidate in enumerate(options):
+    assert evidence.plain == len(options) - 2
+    for number, candidate in enumerate(options[: evidence.plain]):
         expected = P[list(candidate.of)].mean(0)
         assert torch.allclose(evidence.logits[number].exp(), expected, atol=1e-4), candidate.name
     assert torch.allclose(evidence.projected.norm(dim=2), torch.ones(()), atol=1e-4)
     assert evidence.distance.shape == (4, 6)
 
 
+def test_a_candidate_that_listens_to_the_universe_is_the_geometric_mean_of_both_readings(model):
+    network, prior = model
+    set_mixing(network, [0.3] * len(list(batchnorm.layers(network))))
+    seen = read(network, prior, some_images())
+    twin, heard, other = (
+        weigh(seen, universe, [Candidate("both ways", (0, 5), share)])
+        for universe, share in ((prior, 0.0), (prior, 0.5), (prior.with_random_universe(3), 0.5))
+    )
+    universe = F.interpolate(
+        prior.posterior(twin.projected[0]), size=seen.images.shape[2:], mode="bilinear"
+    ).clamp(min=1e-4)
+    expected = (twin.logits[0].exp() * universe).sqrt()
+    assert torch.allclose(heard.logits[0].exp(), expected / expected.sum(1, keepdim=True), atol=1e-5)
+    assert not torch.allclose(heard.logits, other.logits, atol=1e-2)
+    assert torch.equal(heard.projected, twin.projected)
+
+
 def test_the_projection_of_a_candidate_is_that_of_its_reading(model):
     network, prior = model
-    evidence = answer(network, prior, some_images(), readings=READINGS[:1])
+    evidence = weigh(
+        read(network, prior, some_images(), readings=READINGS[:1]), prior, candidates_of(READINGS[:1])
+    )
     batchnorm.use(network, batchnorm.EVAL)
     with torch.no_grad():
         assert torch.allclose(

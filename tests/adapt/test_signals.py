@@ -1,12 +1,24 @@
 """What the judge sees of a prediction, against what is plainly so."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ttdg.adapt.signals import Evidence, signals
+from ttdg.adapt.places import Places
+from ttdg.adapt.signals import Evidence
+from ttdg.adapt.signals import signals as all_signals
 from ttdg.prior import MorphologyPrior, PriorSpec
+
+
+def signals(evidence, regions, prior, **options):
+    """With places of no importance."""
+    d = len(prior.universe)
+    places = Places(torch.ones(d), torch.ones(d), torch.full((d,), 1 / d))
+    return all_signals(evidence, regions, prior, places, **options)
+
 
 REGIONS, SIDE, LABELS = {"disc": (1, 2), "cup": (2,)}, 32, 3
 
@@ -23,7 +35,8 @@ def evidence_of(labels: Tensor, sharpness: float = 8.0, seed: int = 0) -> Eviden
     logits = (sharpness * F.one_hot(labels, LABELS).movedim(-1, 2).float()).log_softmax(2)
     generator = torch.Generator().manual_seed(seed)
     projected = F.normalize(torch.randn(k, b, 8, SIDE // 4, SIDE // 4, generator=generator), dim=2)
-    return Evidence(logits, projected, torch.rand(b, 6, generator=generator))
+    images = torch.rand(b, 3, SIDE, SIDE, generator=generator)
+    return Evidence(logits, projected, torch.rand(b, 6, generator=generator), images, k)
 
 
 def squares(k: int, b: int, *corners: tuple[int, int], side: int = 8, label: int = 1) -> Tensor:
@@ -61,13 +74,21 @@ def test_an_image_of_one_label_alone_gives_finite_signals(prior, label):
 def test_odd_sizes_give_finite_signals(prior, side):
     logits = torch.randn(2, 1, LABELS, side, side).log_softmax(2)
     grid = -(-side // 4)
-    evidence = Evidence(logits, F.normalize(torch.randn(2, 1, 8, grid, grid), dim=2), torch.rand(1, 6))
+    evidence = Evidence(
+        logits,
+        F.normalize(torch.randn(2, 1, 8, grid, grid), dim=2),
+        torch.rand(1, 6),
+        torch.rand(1, 3, *logits.shape[3:]),
+        2,
+    )
     assert all(value.isfinite().all() for value in signals(evidence, REGIONS, prior).values())
 
 
 def test_each_image_is_seen_alone(prior):
     whole = random_evidence(3, 2)
-    one = Evidence(whole.logits[:, 1:], whole.projected[:, 1:], whole.distance[1:])
+    one = Evidence(
+        whole.logits[:, 1:], whole.projected[:, 1:], whole.distance[1:], whole.images[1:], whole.plain
+    )
     together, alone = signals(whole, REGIONS, prior), signals(one, REGIONS, prior)
     assert all(torch.allclose(together[name][:, 1:], alone[name], atol=1e-5) for name in alone)
 
@@ -108,9 +129,43 @@ def test_a_prediction_that_fits_the_universe_is_told_from_one_that_does_not(prio
     labels = torch.cat([inside, (inside == 0).long()])
     points = prior.points_of_universe().detach().unflatten(0, (prior.spec.tissues, -1))[:, 0]
     projected = points[inside[0, :, ::4, ::4]].movedim(-1, 1)
-    evidence = Evidence(evidence_of(labels).logits, projected.expand(2, 1, -1, -1, -1), torch.zeros(1, 6))
+    evidence = Evidence(
+        evidence_of(labels).logits,
+        projected.expand(2, 1, -1, -1, -1),
+        torch.zeros(1, 6),
+        torch.rand(1, 3, SIDE, SIDE),
+        2,
+    )
     found = signals(evidence, REGIONS, prior)
     right, wrong = found["universe margin"][:, 0]
     assert right > wrong + 0.1
     assert found["universe disc agrees"][0, 0] > found["universe disc agrees"][1, 0]
     assert found["universe energy inside"][0, 0] < found["universe energy inside"][1, 0]
+
+
+def test_a_structure_that_differs_from_its_surroundings_stands_out(prior):
+    evidence = evidence_of(squares(2, 1, (8, 8), side=14))
+    flat, bright = torch.zeros(1, 3, SIDE, SIDE), torch.zeros(1, 3, SIDE, SIDE)
+    bright[..., 8:22, 8:22] = 1
+    low, high = (
+        signals(replace(evidence, images=images), REGIONS, prior)["disc stands out"][0, 0]
+        for images in (flat, bright)
+    )
+    assert low == 0
+    assert high > 1
+
+
+def test_agreement_is_asked_of_candidates_without_the_universe_alone(prior):
+    evidence = random_evidence(k=4)
+    some = replace(evidence, plain=2)
+    found = signals(some, REGIONS, prior)
+    assert {name for name in found if name.startswith("disc agrees with ")} == {
+        "disc agrees with 0",
+        "disc agrees with 1",
+        "disc agrees with all",
+    }
+    narrowed = Evidence(
+        *(getattr(evidence, n)[:2] for n in ("logits", "projected")), evidence.distance, evidence.images, 2
+    )
+    alone = signals(narrowed, REGIONS, prior)
+    assert all(torch.allclose(found[name][:2], alone[name], atol=1e-5) for name in alone)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ttdg.adapt import adapt
-from ttdg.adapt.entropy import binary_entropy, entropy, half_entropy, largest
+from ttdg.adapt.entropy import binary_entropy, entropy, half_entropy, largest, surprise_of_likeliest
 
 
 def test_one_step_is_adam_on_the_entropy_of_batch_normalised_logits():
@@ -71,3 +71,14 @@ def test_entropy_of_saturated_logits_is_zero_with_a_finite_gradient():
         (grad,) = torch.autograd.grad(value, logits)
         assert value.item() == pytest.approx(0, abs=1e-6)
         assert math.isfinite(grad.abs().sum().item())
+
+
+def test_hard_pseudo_labels_are_cross_entropy_to_the_likeliest_label():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 3, 4, 5, generator=generator)
+    expected = torch.nn.functional.cross_entropy(logits, logits.argmax(1), reduction="none")
+    assert torch.allclose(surprise_of_likeliest(logits), expected)
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(
+        logits, (logits > 0).float(), reduction="none"
+    )
+    assert torch.allclose(surprise_of_likeliest(logits, "sigmoid"), expected.mean(1))

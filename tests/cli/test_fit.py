@@ -34,8 +34,8 @@ SHORT = ("--draws", 1, "--mixing-steps", 1)
 
 
 def fit(kind, model, discs, *more):
-    steps = ("--steps", 2, "--device", "cpu", "--workers", 1)
-    return run(f"fit-{kind}", model, "-d", discs, *steps, *more)
+    steps = ("--steps", 2) if kind == "prior" else ()
+    return run(f"fit-{kind}", model, "-d", discs, *steps, "--device", "cpu", "--workers", 1, *more)
 
 
 def test_prior_then_judge_lie_beside_the_checkpoint_and_their_methods_run(model, discs):

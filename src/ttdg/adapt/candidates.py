@@ -1,4 +1,9 @@
-"""Candidate answers to a batch without a gradient: readings of it, their mirrored averages, and the mean of all."""
+"""Candidate answers to a batch without a gradient: readings of it, their mirrored averages, the mean of all, and what
+the universe makes of the same features.
+
+The universe reads an image by itself: every place goes to the points it is most like, and they are of a label. Where
+the network's last layers have lost their way and its features have not, that reading is the better half.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,48 +17,78 @@ from ttdg.adapt.readings import READINGS, Reading, stack, unmirror, use_groups
 from ttdg.adapt.signals import Evidence
 from ttdg.prior import MorphologyPrior, maps_of
 
+SHARE = 0.5  # of the universe's reading in a candidate that listens to it, in logarithms
+
 
 @dataclass(frozen=True)
 class Candidate:
     name: str
     of: tuple[int, ...]  # the readings it averages
+    universe: float = 0.0  # weight of the universe's reading of them, against the network's
 
 
-def candidates_of(readings: Sequence[Reading] = READINGS) -> tuple[Candidate, ...]:
-    """Every upright reading alone; every mirrored one averaged with its upright twin; and the mean of all."""
+@dataclass(frozen=True)
+class Read:
+    """What one pass over the stacked readings gave, reading by reading."""
+
+    images: Float[Tensor, "b c h w"]
+    P: Float[Tensor, "k b l h w"]
+    V: Float[Tensor, "k b n y x"]  # projected features
+    distance: Float[Tensor, "b f"]
+
+
+def candidates_of(readings: Sequence[Reading] = READINGS, *, fused: bool = True) -> tuple[Candidate, ...]:
+    """Every upright reading alone; every mirrored one averaged with its upright twin; the mean of all; and then, if
+    `fused`, each pair of twins once more with the universe's reading."""
     upright = [Candidate(reading.name, (i,)) for i, reading in enumerate(readings) if not reading.mirrored]
-    twins = [
-        Candidate(f"{reading.name.removesuffix(', mirrored')}, both ways", (_upright(readings, reading), i))
+    pairs = [
+        (reading.name.removesuffix(", mirrored"), (_upright(readings, reading), i))
         for i, reading in enumerate(readings)
         if reading.mirrored
     ]
-    return (*upright, *twins, Candidate("mean of all", tuple(range(len(readings)))))
+    twins = [Candidate(f"{name}, both ways", of) for name, of in pairs]
+    heard = [Candidate(f"{name}, with the universe", of, SHARE) for name, of in pairs if fused]
+    return (*upright, *twins, Candidate("mean of all", tuple(range(len(readings)))), *heard)
 
 
 @torch.no_grad()
-def answer(
+def read(
     network: nn.Module,
     prior: MorphologyPrior,
     images: Float[Tensor, "b c h w"],
     *,
     readings: Sequence[Reading] = READINGS,
     group: int | None = None,
-) -> Evidence:
-    """All candidates' answers, from one pass over the stacked readings. Images of one `group` (default: all) share
-    their BatchNorm statistics; the network is left in that mode."""
+) -> Read:
+    """All readings, from one pass over their stack. Images of one `group` (default: all) share their BatchNorm
+    statistics; the network is left in that mode. Of the prior only φ is asked."""
     group = group or len(images)
     stacked, rho = stack(images, readings, group)
     mode = use_groups(network, rho)
     logits, maps = maps_of(network, stacked)
-    P = unmirror(logits.float().softmax(1), readings)
     levels = {name: maps[name].float() for name in ("e0", *prior.spec.levels)}
-    V = unmirror(prior.project(levels, images.shape[2:]), readings)
-    options = candidates_of(readings)
-    return Evidence(
-        logits=torch.stack([P[list(c.of)].mean(0) for c in options]).clamp(min=1e-7).log(),
-        projected=torch.stack([F.normalize(V[list(c.of)].mean(0), dim=1) for c in options]),
-        distance=_distance(mode.distance, len(readings), group)[: len(images)],
+    return Read(
+        images,
+        unmirror(logits.float().softmax(1), readings),
+        unmirror(prior.project(levels, images.shape[2:]), readings),
+        _distance(mode.distance, len(readings), group)[: len(images)],
     )
+
+
+@torch.no_grad()
+def weigh(seen: Read, prior: MorphologyPrior, candidates: Sequence[Candidate]) -> Evidence:
+    """The candidates' answers, those that listen to the universe after those that do not."""
+    logits, projected = [], []
+    for candidate in candidates:
+        P, V = (sum(x[i] for i in candidate.of) / len(candidate.of) for x in (seen.P, seen.V))
+        log_p, V = P.clamp(min=1e-7).log(), F.normalize(V, dim=1)
+        if candidate.universe:
+            heard = F.interpolate(prior.posterior(V), size=log_p.shape[2:], mode="bilinear")
+            log_p = torch.lerp(log_p, heard.clamp(min=1e-4).log(), candidate.universe).log_softmax(1)
+        logits.append(log_p)
+        projected.append(V)
+    plain = sum(candidate.universe == 0 for candidate in candidates)
+    return Evidence(torch.stack(logits), torch.stack(projected), seen.distance, seen.images, plain)
 
 
 def _distance(layers: list[Tensor], readings: int, group: int) -> Float[Tensor, "b f"]:

@@ -33,6 +33,13 @@ def half_entropy(logits: Float[Tensor, "b c *hw"]) -> Float[Tensor, "b *hw"]:
     return (torch.sigmoid(logits) * F.softplus(-logits)).mean(1)
 
 
+def surprise_of_likeliest(logits: Float[Tensor, "b c *hw"], head: Head = "softmax") -> Float[Tensor, "b *hw"]:
+    """Cross-entropy to the prediction's own hard labels: −log of the likeliest class, or of each channel's side."""
+    if head == "softmax":
+        return -F.log_softmax(logits, 1).amax(1)
+    return F.softplus(-logits.abs()).mean(1)
+
+
 def largest(classes: int, head: Head) -> float:
     """The entropy of a uniform prediction."""
     return math.log(classes if head == "softmax" else 2)

@@ -1,12 +1,14 @@
 """The judge: per image, which of several readings of a batch to believe, without a label.
 
-Candidates come from one pass over stacked readings (BatchNorm statistics mixed more or less, mirrored images). A small
+Candidates come from one pass over stacked readings (BatchNorm statistics mixed more or less, mirrored images), and from
+the universe's own reading of the same features. A small
 regressor, fitted at source time on simulated shifts of held-out source images, predicts each candidate's Dice from what
 can be seen: shape, entropy, agreement, and how the prediction fits the universe. The answer changes only where the
 predicted gain, less one standard deviation between the regressor's members, is more than `margin`, the loss that would
 count as harm; everywhere else it is the source network's own, averaged with its mirrored reading.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,16 +18,35 @@ from torch import Tensor, nn
 
 from ttdg.adapt import batchnorm, halves
 from ttdg.adapt.adapter import Adapter, Images, Logits, Method
-from ttdg.adapt.candidates import answer, candidates_of
+from ttdg.adapt.candidates import candidates_of, read, weigh
 from ttdg.adapt.mixing import set_mixing
-from ttdg.adapt.readings import READINGS
+from ttdg.adapt.places import Places
+from ttdg.adapt.recorded import Kept
 from ttdg.adapt.regressor import Prediction, Regressor, features
 from ttdg.adapt.signals import signals
-from ttdg.errors import UserError
+from ttdg.errors import UserError, near_miss
+from ttdg.networks.replay import Replay
 from ttdg.parts import Part, digest
 from ttdg.prior import MorphologyPrior
 
 EvidenceKind = Literal["all", "universe", "no-universe", "random-universe"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a judge may see, and choose from."""
+
+    universe: Literal["learned", "random"]
+    fused: bool  # are the candidates that listen to the universe among its own?
+    sees: Callable[[str], bool]  # a signal of that name
+
+
+KINDS: dict[EvidenceKind, Kind] = {
+    "all": Kind("learned", True, lambda name: True),
+    "universe": Kind("learned", True, lambda name: name.startswith("universe")),
+    "no-universe": Kind("learned", False, lambda name: not name.startswith("universe")),
+    "random-universe": Kind("random", True, lambda name: name.startswith("universe")),
+}
 FALLBACK = "source, both ways"
 
 
@@ -42,7 +63,13 @@ class JudgeAdapter:
     """Gradient-free: nothing of the network moves, so `reset` has nothing to undo."""
 
     def __init__(
-        self, network: nn.Module, prior: MorphologyPrior, judge: Part, evidence: EvidenceKind, margin: float
+        self,
+        network: nn.Module,
+        prior: MorphologyPrior,
+        judge: Part,
+        evidence: EvidenceKind,
+        margin: float,
+        always: str = "",
     ) -> None:
         device = next(network.parameters()).device
         self.network = network.eval().requires_grad_(False)
@@ -50,22 +77,35 @@ class JudgeAdapter:
         self.regions = {name: tuple(labels) for name, labels in judge.settings["regions"].items()}
         self.names = judge.settings["signals"][evidence]
         self.regressor = load_regressor(judge, evidence).to(device)
-        if evidence == "random-universe":
+        kind = KINDS[evidence]
+        if kind.universe == "random":
             self.prior = self.prior.with_random_universe()
+        self.places = Places(*judge.tensors[f"places.{kind.universe}"].to(device))
         set_mixing(self.network, judge.tensors["mixing"].tolist())
-        self.candidates = tuple(candidate.name for candidate in candidates_of(READINGS))
-        self.margin, self.fallback = margin, self.candidates.index(FALLBACK)
+        self.options = candidates_of(fused=kind.fused)
+        self.candidates = tuple(candidate.name for candidate in self.options)
+        if always and always not in self.candidates:
+            raise UserError(f"unknown candidate {always!r}{near_miss(always, self.candidates)}")
+        self.margin = 1e9 if always else margin
+        self.fallback = self.candidates.index(always or FALLBACK)
         self.verdict: Verdict | None = None
+        self._replay = Replay(Kept(network))
 
     @torch.no_grad()
     def __call__(self, images: Images) -> Logits:
-        evidence = answer(self.network, self.prior, images)
+        logits, chosen, *said = self._replay(self._judge, images)
+        self.verdict = Verdict(chosen, Prediction(*said), self.candidates)
+        return logits
+
+    def _judge(self, images: Images) -> tuple[Tensor, ...]:
+        """The chosen candidate's answer, which it is, and what was expected of all. On a GPU one recorded call."""
+        evidence = weigh(read(self.network, self.prior, images), self.prior, self.options)
         batchnorm.use(self.network, batchnorm.EVAL)  # its groups were this batch's
-        found = signals(evidence, self.regions, self.prior, only=self.names)
+        found = signals(evidence, self.regions, self.prior, self.places, only=self.names)
         predicted = self.regressor.predict(features(found, self.names))
         chosen = choose(predicted.members, self.fallback, self.margin)
-        self.verdict = Verdict(chosen, predicted, self.candidates)
-        return evidence.logits[chosen, torch.arange(len(images), device=images.device)]
+        logits = evidence.logits[chosen, torch.arange(len(images), device=images.device)]
+        return logits, chosen, predicted.dice, predicted.half_width, predicted.members
 
     def reset(self) -> None:
         self.verdict = None
@@ -83,12 +123,23 @@ def choose(
 
 
 def judge(
-    network: nn.Module, prior: Part, part: Part, *, margin: float = 0.05, evidence: EvidenceKind = "all"
+    network: nn.Module,
+    prior: Part,
+    part: Part,
+    *,
+    margin: float = 0.05,
+    evidence: EvidenceKind = "all",
+    always: str = "",
 ) -> Adapter:
+    """`always` names a candidate to take whatever is expected of it: a control."""
     batchnorm.use(halves.check(network), batchnorm.EVAL)
     if part.settings.get("prior", digest(prior)) != digest(prior):
         raise UserError("the judge was fitted with another prior; fit it again with `ttdg fit-judge --again`")
-    return JudgeAdapter(network, MorphologyPrior.from_part(prior), part, evidence, margin)
+    if "places.learned" not in part.tensors:
+        raise UserError(
+            "the judge was fitted by an older version; fit it again with `ttdg fit-judge --again`"
+        )
+    return JudgeAdapter(network, MorphologyPrior.from_part(prior), part, evidence, margin, always)
 
 
 def load_regressor(part: Part, evidence: str) -> Regressor:
@@ -100,10 +151,7 @@ def load_regressor(part: Part, evidence: str) -> Regressor:
         raise UserError(
             f"the judge was not fitted to {evidence!r} evidence; fit it again with `ttdg fit-judge`"
         )
-    weight = tensors["weights.0"]
-    model = Regressor(weight.shape[1], tensors["biases.2"].shape[-1] - 1, weight.shape[0])
-    model.load_state_dict(tensors)
-    return model.requires_grad_(False).eval()
+    return Regressor(**tensors)
 
 
 METHOD = Method(

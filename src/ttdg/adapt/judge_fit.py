@@ -3,13 +3,17 @@
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ttdg.adapt.candidates import answer
+from ttdg.adapt import batchnorm
+from ttdg.adapt.candidates import candidates_of, read, weigh
+from ttdg.adapt.judge import KINDS, EvidenceKind
 from ttdg.adapt.mixing import fit_mixing, set_mixing
+from ttdg.adapt.places import Places, places_of
 from ttdg.adapt.regressor import features, fit_regressor
 from ttdg.adapt.signals import signals
 from ttdg.data import Arrays, Benchmark, normalise
@@ -20,14 +24,47 @@ from ttdg.parts import Part, digest
 from ttdg.prior import MorphologyPrior
 from ttdg.types import Regions
 
+FEW = 120  # images, each at a hospital of its own batch, that a small site gives at least
+PLACED = 16  # batches of 8 of each site from which the places of the universe's points are read
+
 
 @dataclass(frozen=True)
 class Table:
     """Signals and Dice of every candidate of many images."""
 
     signals: Mapping[str, Float[Tensor, "k n"]]
-    random: Mapping[str, Float[Tensor, "k n"]]  # the universe's, had it learned nothing
     dice: Float[Tensor, "n k r"]
+    hospital: Int[Tensor, " n"]  # which images came together
+
+
+Tables = Mapping[str, Table]  # by universe: "learned", and "random", the same evidence had it learned nothing
+
+
+@dataclass(frozen=True)
+class Sight:
+    """All that evidence is gathered with: a network with its mixing weights, and the two universes."""
+
+    network: nn.Module
+    priors: Mapping[str, MorphologyPrior]
+    places: Mapping[str, Places]
+    benchmark: Benchmark
+
+
+def sight(
+    network: nn.Module, prior: MorphologyPrior, train: Mapping[str, Arrays], benchmark: Benchmark
+) -> Sight:
+    """The network's mixing weights are set already; the places are those in its training images."""
+    batchnorm.use(network, batchnorm.EVAL)
+    priors = {"learned": prior, "random": prior.with_random_universe()}
+    device = next(network.parameters()).device
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        for site in train.values():
+            for images, labels in islice(_chunks(site, 1, 8, device), PLACED):
+                yield normalise(images, benchmark.normalisation), labels
+
+    places = {name: places_of(network, each, batches()) for name, each in priors.items()}
+    return Sight(network, priors, places, benchmark)
 
 
 def fit_judge(
@@ -37,98 +74,94 @@ def fit_judge(
     held_out: Mapping[str, Arrays],
     benchmark: Benchmark,
     *,
-    draws: int = 3,
+    draws: int | None = None,
     mixing_steps: int = 100,
-    steps: int = 500,
     seed: int = 0,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Part:
     """The layers' mixing weights, learned on training images; then one regressor for each kind of evidence, fitted
-    on images the network was not trained on: as they are, and at `draws` simulated hospitals, in batches of 4 and 1."""
+    on images the network was not trained on: as they are, and at `draws` simulated hospitals (3, and more of a small
+    site, unless given), in batches of 4 and 1."""
     if not rounds(held_out, draws) or any(
         site.masks is None for site in (*train.values(), *held_out.values())
     ):
         raise UserError("the judge learns from held-out source images with masks, and here are none")
     network = copy.deepcopy(network)  # the caller's keeps its norm mode
     fit_mixing(network, list(train.values()), benchmark, steps=mixing_steps, seed=seed)
-    table = evidence_table(network, prior, held_out, benchmark, draws=draws, seed=seed, progress=progress)
-    return judge_part(table, network, prior, benchmark.regions, steps=steps, seed=seed)
+    seen = sight(network, prior, train, benchmark)
+    tables = evidence_tables(seen, held_out, draws=draws, seed=seed, progress=progress)
+    return judge_part(tables, seen, seed=seed)
 
 
-def evidence_table(
-    network: nn.Module,
-    prior: MorphologyPrior,
+def evidence_tables(
+    seen: Sight,
     held_out: Mapping[str, Arrays],
-    benchmark: Benchmark,
     *,
-    draws: int = 3,
+    draws: int | None = None,
     seed: int = 0,
     progress: Callable[[int], None] = lambda done: None,
-) -> Table:
-    """What the judge is fitted on. The network's mixing weights are set already."""
-    tables = []
+) -> Tables:
+    """What the judge is fitted on."""
+    parts = []
     for number, (arrays, group, draw) in enumerate(_plan(held_out, draws), 1):
-        where = None if draw is None else seed * 1000 + draw
-        tables.append(gather(network, prior, arrays, benchmark, group, where))
+        parts.append(gather(seen, arrays, group, None if draw is None else seed * 1000 + draw))
         progress(number)
-    return joined(tables)
+    return joined(parts)
 
 
-def judge_part(
-    table: Table,
-    network: nn.Module,
-    prior: MorphologyPrior,
-    regions: Regions,
-    *,
-    steps: int = 500,
-    seed: int = 0,
-) -> Part:
-    """One regressor for each kind of evidence, with the mixing weights and what they belong to."""
-    tensors, kept = {"mixing": torch.tensor(set_mixing(network))}, {}
-    for kind, chosen in evidence_names(table).items():
-        found = {**table.signals, **table.random} if kind == "random-universe" else table.signals
-        regressor = fit_regressor(features(found, chosen), table.dice, steps=steps, seed=seed)
-        tensors |= {f"{kind}.{name}": value for name, value in regressor.state_dict().items()}
-        kept[kind] = list(chosen)
-    scored = {name: list(labels) for name, labels in regions.items()}
-    about = {"seed": seed, "images": len(table.dice), "prior": digest(prior.to_part())}
-    return Part(tensors, {"signals": kept, "regions": scored, **about})
+def judge_part(tables: Tables, seen: Sight, *, seed: int = 0) -> Part:
+    """One regressor for each kind of evidence, with the mixing weights, the places, and what they belong to."""
+    tensors, kept = {"mixing": torch.tensor(set_mixing(seen.network))}, {}
+    for universe, places in seen.places.items():
+        tensors[f"places.{universe}"] = torch.stack([places.radius, places.spread, places.use])
+    for kind in KINDS:
+        x, scores, names = inputs(tables, kind)
+        regressor = fit_regressor(x, scores, tables["learned"].hospital, seed=seed)
+        tensors |= {f"{kind}.{name}": value for name, value in regressor.tensors().items()}
+        kept[kind] = names
+    regions = {name: list(labels) for name, labels in seen.benchmark.regions.items()}
+    about = {
+        "seed": seed,
+        "images": len(tables["learned"].dice),
+        "prior": digest(seen.priors["learned"].to_part()),
+    }
+    return Part(tensors, {"signals": kept, "regions": regions, **about})
 
 
-def rounds(held_out: Mapping[str, Arrays], draws: int = 3) -> int:
+def inputs(
+    tables: Tables, kind: EvidenceKind
+) -> tuple[Float[Tensor, "n k f"], Float[Tensor, "n k r"], list[str]]:
+    """What a regressor of this kind sees, what it should say, and the names of its signals."""
+    use = KINDS[kind]
+    table, count = tables[use.universe], len(candidates_of(fused=use.fused))
+    names = [name for name in tables["learned"].signals if use.sees(name)]
+    found = {name: table.signals[name][:count] for name in names}
+    return features(found, names), table.dice[:, :count], names
+
+
+def rounds(held_out: Mapping[str, Arrays], draws: int | None = None) -> int:
     """How many calls of `progress` a fit makes."""
     return len(list(_plan(held_out, draws)))
 
 
-def evidence_names(table: Table) -> dict[str, list[str]]:
-    every = list(table.signals)
-    universe = [name for name in every if name.startswith("universe")]
-    plain = [name for name in every if not name.startswith("universe")]
-    return {"all": every, "universe": universe, "no-universe": plain, "random-universe": universe}
-
-
-def gather(
-    network: nn.Module,
-    prior: MorphologyPrior,
-    arrays: Arrays,
-    benchmark: Benchmark,
-    group: int,
-    seed: int | None,
-    *,
-    together: int = 32,
-) -> Table:
+def gather(seen: Sight, arrays: Arrays, group: int, seed: int | None, *, together: int = 16) -> Tables:
     """Evidence of a site's images in groups of `group`; with a seed, each group at a simulated hospital of its own."""
-    device = next(network.parameters()).device
-    parts: list[Table] = []
+    device, benchmark = next(seen.network.parameters()).device, seen.benchmark
+    parts: list[Tables] = []
     for images, labels in _chunks(arrays, group, together, device):
         if seed is not None:
             generator = torch.Generator().manual_seed(seed * 1_000_003 + len(parts))
             images, labels = simulate(images, labels, generator, group=group)
-        evidence = answer(network, prior, normalise(images, benchmark.normalisation), group=group)
-        found = signals(evidence, benchmark.regions, prior)
-        names = [name for name in found if name.startswith("universe")]
-        random = signals(evidence, benchmark.regions, prior.with_random_universe(), only=names)
-        parts.append(Table(found, random, candidate_dice(evidence.logits, labels, benchmark.regions)))
+        images = normalise(images, benchmark.normalisation)
+        views, tables = read(seen.network, seen.priors["learned"], images, group=group), {}
+        for universe, prior in seen.priors.items():
+            evidence = weigh(views, prior, candidates_of())
+            only = None if universe == "learned" else ["universe"]
+            found = signals(evidence, benchmark.regions, prior, seen.places[universe], only=only)
+            scores = candidate_dice(evidence.logits, labels, benchmark.regions)
+            company = torch.arange(len(images), device=device) // (group if seed is not None else len(images))
+            tables[universe] = Table(found, scores, company)
+        parts.append(tables)
     return joined(parts)
 
 
@@ -139,25 +172,27 @@ def candidate_dice(
     return torch.stack([dice(region_probabilities(each, regions), truth) for each in logits], 1)
 
 
-def joined(parts: list[Table]) -> Table:
-    def together(which: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        return {name: torch.cat([part[name] for part in which], 1) for name in which[0]}
+def joined(parts: list[Tables]) -> Tables:
+    def together(tables: list[Table]) -> Table:
+        found = {name: torch.cat([t.signals[name] for t in tables], 1) for name in tables[0].signals}
+        hospitals, known = [], 0
+        for table in tables:
+            hospitals.append(table.hospital + known)
+            known += int(table.hospital[-1]) + 1
+        return Table(found, torch.cat([table.dice for table in tables]), torch.cat(hospitals))
 
-    return Table(
-        together([part.signals for part in parts]),
-        together([part.random for part in parts]),
-        torch.cat([part.dice for part in parts]),
-    )
+    return {universe: together([part[universe] for part in parts]) for universe in parts[0]}
 
 
-def _plan(held_out: Mapping[str, Arrays], draws: int) -> Iterator[tuple[Arrays, int, int | None]]:
-    """Each site as it is, and at simulated hospitals in groups of 4 and, once, alone."""
+def _plan(held_out: Mapping[str, Arrays], draws: int | None) -> Iterator[tuple[Arrays, int, int | None]]:
+    """Each site as it is, and at `draws` simulated hospitals in groups of 4 and, half as often, alone."""
     for arrays in held_out.values():
+        times = draws or max(3, -(-FEW // max(1, len(arrays.cases))))
         if len(arrays.cases) >= 4:
             yield arrays, 4, None
-            yield from ((arrays, 4, draw) for draw in range(draws))
+            yield from ((arrays, 4, draw) for draw in range(times))
         if arrays.cases:
-            yield arrays, 1, draws
+            yield from ((arrays, 1, times + draw) for draw in range(-(-times // 2)))
 
 
 def _chunks(

@@ -7,6 +7,7 @@ of each group of images that came together) kept apart.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from jaxtyping import Float
@@ -83,10 +84,15 @@ def unmirror(stacked: Float[Tensor, "kb c h w"], readings: Sequence[Reading]) ->
 
 def use_groups(network: nn.Module, rho: Sequence[float]) -> Grouped:
     """Give every BatchNorm layer of `network` the groups' statistics from now on."""
-    device = next(network.parameters()).device
-    mode = Grouped(torch.tensor(rho, device=device), [])
+    mode = Grouped(_weights(tuple(rho), next(network.parameters()).device), [])
     batchnorm.use(network, mode)
     return mode
+
+
+@cache
+def _weights(rho: tuple[float, ...], device: torch.device) -> Float[Tensor, " k"]:
+    """Copied to the device once: the host would wait for every copy, and a recorded pass goes on reading this one."""
+    return torch.tensor(rho, device=device)
 
 
 def _far(difference: Tensor, v: Tensor, var: Tensor) -> Float[Tensor, "k 2"]:

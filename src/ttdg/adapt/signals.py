@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from ttdg.adapt.places import Places, alone, misplaced
 from ttdg.graphs import Nodes
-from ttdg.matching import assign
 from ttdg.metrics import region_probabilities
 from ttdg.prior import MorphologyPrior
 from ttdg.types import Regions
@@ -29,11 +29,18 @@ class Evidence:
     logits: Float[Tensor, "k b l h w"]
     projected: Float[Tensor, "k b n y x"]
     distance: Float[Tensor, "b f"]  # of the batch's BatchNorm statistics to the source's
+    images: Float[Tensor, "b c h w"]
+    plain: int  # candidates, the first, in which the universe has no part
 
 
 @torch.no_grad()
 def signals(
-    evidence: Evidence, regions: Regions, prior: MorphologyPrior, *, only: Sequence[str] | None = None
+    evidence: Evidence,
+    regions: Regions,
+    prior: MorphologyPrior,
+    places: Places,
+    *,
+    only: Sequence[str] | None = None,
 ) -> dict[str, Float[Tensor, "k b"]]:
     """Named signals; those that start with "universe" come from the prior. `only`: what none of these needs is not
     computed."""
@@ -42,16 +49,18 @@ def signals(
     P, R = logits.softmax(1), region_probabilities(logits, regions)
     found: dict[str, Tensor] = {}
     if only is None or any(name.startswith("universe") for name in only):
-        universe = _universe(prior, evidence.projected.flatten(0, 1), P, regions)
+        universe = _universe(prior, places, evidence.projected.flatten(0, 1), P, regions)
         found |= {f"universe {key}": value for key, value in universe.items()}
     if only is None or not all(name.startswith("universe") for name in only):
         entropy = -torch.xlogy(P, P).sum(1) / math.log(P.shape[1])
         found["entropy"] = entropy.mean((1, 2))
+        picture = evidence.images.repeat(k, 1, 1, 1)
         for i, name in enumerate(regions):
             found |= {f"{name} {key}": value for key, value in _shape(R[:, i], entropy).items()}
+            found[f"{name} stands out"] = _contrast((R[:, i] > 0.5).to(R), picture)
     each = {key: value.unflatten(0, (k, b)) for key, value in found.items()}
     if "entropy" in each:
-        each |= _agreements(R.unflatten(0, (k, b)), list(regions))
+        each |= _agreements(R.unflatten(0, (k, b)), list(regions), evidence.plain)
         each |= {f"statistics {i}": x.expand(k, b) for i, x in enumerate(evidence.distance.unbind(1))}
     return each
 
@@ -89,24 +98,37 @@ def _one_piece(hard: Float[Tensor, "n y x"], R: Float[Tensor, "n y x"]) -> Float
     return reached.sum((1, 2)) / hard.sum((1, 2)).clamp(min=1)
 
 
-def _agreements(R: Float[Tensor, "k b r h w"], names: list[str]) -> dict[str, Tensor]:
-    """Soft Dice of every candidate with every other, by region, and their mean."""
+def _contrast(hard: Float[Tensor, "n h w"], images: Float[Tensor, "n c h w"]) -> Float[Tensor, " n"]:
+    """How far the colour just inside the border lies from that just outside, in the image's own deviations."""
+    wide = F.max_pool2d(hard[:, None], 9, 1, 4)
+    narrow = -F.max_pool2d(-hard[:, None], 9, 1, 4)
+    outside, inside = wide - hard[:, None], hard[:, None] - narrow
+    a, b = ((images * w).sum((2, 3)) / w.sum((2, 3)).clamp(min=1) for w in (inside, outside))
+    return ((a - b) / (images.std((2, 3), correction=0) + 1e-3)).square().mean(1).sqrt()
+
+
+def _agreements(R: Float[Tensor, "k b r h w"], names: list[str], plain: int) -> dict[str, Tensor]:
+    """Soft Dice of every candidate with each in which the universe has no part, by region, and their mean."""
     low = F.avg_pool2d(R.flatten(0, 2)[:, None], 2, ceil_mode=True)[:, 0].unflatten(0, R.shape[:3]).flatten(3)
-    both = torch.einsum("kbrp,jbrp->kjbr", low, low)
+    both = torch.einsum("kbrp,jbrp->kjbr", low, low[:plain])
     size = low.square().sum(-1)
-    dice = (2 * both + 1e-3) / (size[:, None] + size[None] + 1e-3)
+    dice = (2 * both + 1e-3) / (size[:, None] + size[None, :plain] + 1e-3)
     found: dict[str, Tensor] = {}
     for i, name in enumerate(names):
-        found |= {f"{name} agrees with {j}": dice[:, j, :, i] for j in range(len(R))}
+        found |= {f"{name} agrees with {j}": dice[:, j, :, i] for j in range(plain)}
         found[f"{name} agrees with all"] = dice[..., i].mean(1)
     return found
 
 
 def _universe(
-    prior: MorphologyPrior, projected: Float[Tensor, "n v y x"], P: Float[Tensor, "n l h w"], regions: Regions
+    prior: MorphologyPrior,
+    places: Places,
+    projected: Float[Tensor, "n v y x"],
+    P: Float[Tensor, "n l h w"],
+    regions: Regions,
 ) -> dict[str, Tensor]:
-    """How the prediction fits the universe: cosine energies, the universe's own reading against the network's, and
-    the energy and spread of the matching of its nodes."""
+    """How the prediction fits the universe: cosine energies, the universe's own reading against the network's, the
+    energy and spread of the matching of its nodes, and whether the points lie where they lay at the source."""
     cosines, tau = prior.cosines(projected), prior.spec.tau
     posterior = prior.by_label((cosines / tau).softmax(1))
     fit = (prior.by_label((cosines / tau).exp()) + 1e-6).log() * tau  # soft maximum over a label's points
@@ -122,17 +144,17 @@ def _universe(
         "certainty inside": _mean(posterior.amax(1), inside),
     }
     for name, labels in regions.items():
-        mine, theirs = (x[:, list(labels)].sum(1) for x in (posterior, soft))
+        mine, theirs = (sum(x[:, label] for label in labels) for x in (posterior, soft))
         found[f"{name} agrees"] = (
             2 * (mine * theirs).sum((1, 2)) / (mine + theirs).sum((1, 2)).clamp(min=1e-3)
         )
         found[f"{name} area"] = ((mine.mean((1, 2)) + 1e-3) / (theirs.mean((1, 2)) + 1e-3)).log()
-    return found | _matched(prior, prior.nodes(projected, P.argmax(1)))
+    return found | _matched(prior, places, prior.nodes(projected, P.argmax(1)))
 
 
-def _matched(prior: MorphologyPrior, nodes: Nodes) -> dict[str, Tensor]:
+def _matched(prior: MorphologyPrior, places: Places, nodes: Nodes) -> dict[str, Tensor]:
     """Each graph matched alone: candidates of one image must not vote for each other."""
-    U = assign(prior.scores(nodes), nodes.mask, tau=prior.spec.tau_match, max_sweeps=prior.spec.sweeps)
+    U = alone(prior, nodes)
     cosine = (U * prior.scores(nodes, typed=False)).sum(2)
     inside = nodes.mask & (nodes.labels > 1) & (nodes.labels <= prior.spec.labels)
     use = U.sum(1).clamp(min=1e-6)
@@ -140,6 +162,8 @@ def _matched(prior: MorphologyPrior, nodes: Nodes) -> dict[str, Tensor]:
         "energy": _mean(1 - cosine, nodes.mask),
         "energy inside": _mean(1 - cosine, inside),
         "spread": -(use * use.log()).sum(1) / nodes.mask.sum(1).clamp(min=1),
+        "place": misplaced(places, prior, nodes, U),
+        "unusual": -(use * places.use.log()).sum(1) / use.sum(1),
         "tissues": nodes.mask.unflatten(1, (prior.spec.tissues, -1)).any(2).sum(1).to(cosine),
     }
 

@@ -3,8 +3,9 @@
 Wang et al., Tent: Fully Test-Time Adaptation by Entropy Minimization, ICLR 2021.
 
 Decisions: the mean runs over all pixels (the official mean over the batch alone leaves an image); binary entropy
-for sigmoid heads (`entropy="half"` imitates ports that minimise −p log p only); the answer is that of the forward
-before the update, as published (`predict="after"` pays another forward).
+for sigmoid heads (`entropy_form="half"` imitates ports that minimise −p log p only, `"hard"` is self-training on
+hard pseudo-labels, a control); the answer is that of the forward before the update, as published (`predict="after"`
+pays another forward).
 """
 
 from typing import Literal
@@ -22,14 +23,16 @@ def tent(
     lr: float = 1e-4,
     steps: int = 1,
     head: entropy.Head = "softmax",
-    entropy_form: Literal["full", "half"] = "full",
+    entropy_form: Literal["full", "half", "hard"] = "full",
     predict: Literal["before", "after"] = "before",
 ) -> Adapter:
     batchnorm.use(network, batchnorm.BATCH)
 
     def objective(logits: Tensor) -> Tensor:
-        per_pixel = entropy.entropy(logits, head) if entropy_form == "full" else entropy.half_entropy(logits)
-        return per_pixel.mean()
+        if entropy_form == "half":
+            return entropy.half_entropy(logits).mean()
+        form = entropy.entropy if entropy_form == "full" else entropy.surprise_of_likeliest
+        return form(logits, head).mean()
 
     adam = torch.optim.Adam
     return GradientAdapter(

@@ -70,9 +70,15 @@ def fit_judge(
     data: DataOption = None,
     benchmark: BenchmarkOption = None,
     sources: SourcesOption = None,
-    draws: Annotated[int, typer.Option(min=1, help="Simulated hospitals for each site.")] = 3,
+    draws: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Times each site is seen elsewhere. Default: 3, a small site more often.",
+            show_default=False,
+        ),
+    ] = None,
     mixing_steps: Annotated[int, typer.Option(min=1, help="Of the layers' mixing weights.")] = 100,
-    steps: Annotated[int, typer.Option(min=1, help="Of each regressor.")] = 500,
     seed: int = 0,
     again: AgainOption = False,
     device: DeviceOption = "auto",
@@ -96,7 +102,7 @@ def fit_judge(
     with bar("fitting judge", rounds(given.held_out, draws)) as progress:
         judge = fit(
             loaded.network, prior, given.train, given.held_out, loaded.card.benchmark,
-            draws=draws, mixing_steps=mixing_steps, steps=steps, seed=seed, progress=progress,
+            draws=draws, mixing_steps=mixing_steps, seed=seed, progress=progress,
         )  # fmt: skip
     _write(model, loaded, "judge", judge)
 

@@ -27,7 +27,9 @@ class Shift:
     angle: Float[Tensor, "b"]
     growth: Float[Tensor, "b"]  # of the structure alone, log scale
     inner: Float[Tensor, "b"]  # contrast of the innermost label against what surrounds it
-    border: Float[Tensor, "b"]  # growth of the innermost structure in the annotation alone, log scale
+    border: Float[
+        Tensor, "b"
+    ]  # growth of a structure in the annotation alone, log scale; of an inner one, twice that
     transfer: Float[Tensor, "b"]  # weight of another image's colour statistics
     mixing: Float[Tensor, "b 3 3"]  # colour matrix
     gains: Float[Tensor, "b 3"]
@@ -150,7 +152,8 @@ def _moved(images: Tensor, labels: Tensor, s: Shift) -> tuple[Tensor, Tensor]:
     zero = torch.zeros_like(cos)
     affine = torch.stack([torch.stack([cos, -sin, zero], -1), torch.stack([sin, cos, zero], -1)], 1)
     grid = F.affine_grid(affine, [b, 1, h, w], align_corners=False)
-    seen, read = _grown(grid, labels, s.growth), _grown(grid, labels, s.growth + s.border)
+    judged = 1.0 + (labels.amax((1, 2)) > 1).to(s.border)  # an outline is seen; one inside another is judged
+    seen, read = _grown(grid, labels, s.growth), _grown(grid, labels, s.growth + judged * s.border)
     images = F.grid_sample(images, seen, padding_mode="reflection", align_corners=False)
     return images, _annotated(_sampled(labels, seen), _sampled(labels, read))
 
