@@ -1,51 +1,74 @@
-"""Other judges on the evidence a universe study kept: `python experiments/judge_replay.py results/evidence [--nested]`.
+"""Other judges on kept evidence: `python experiments/judge_replay.py evidence [--nested]`. No GPU, no images.
 
-Fits a regressor for each model and kind of evidence, and gives for several rules (margin, doubt) the gain over
-`source`, the mean over transfers with an interval that resamples them, and the worst transfer. No GPU, no images.
-With --nested, a model of several sources also learns from what single-source models did between those sources: real
-shifts, and still no target.
+For each model and kind of evidence a regressor is fitted on what the model did at its sources, as `ttdg fit-judge`
+does, and asked about the targets: the gain over `source` by rule (margin, doubt), the mean over transfers with an
+interval that resamples them, and the worst. With --nested, a model of several sources also learns from what
+single-source models of the same seed did between those sources: real shifts, and still no target.
 """
 
-import sys
+import argparse
 from collections import defaultdict
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ttdg.adapt.candidates import candidates_of
-from ttdg.adapt.judge import FALLBACK, choose
-from ttdg.adapt.judge_fit import Table, evidence_names, joined
-from ttdg.adapt.regressor import features, fit_regressor
+from ttdg.adapt.judge import FALLBACK, EvidenceKind, choose
+from ttdg.adapt.judge_fit import Table, Tables, inputs, joined
+from ttdg.adapt.regressor import Prediction, fit_regressor
 from ttdg.experiment.statistics import bootstrap
 
 RULES = list(product((0.02, 0.05, 0.1), (0.0, 0.5, 1.0)))
 NAMES = [candidate.name for candidate in candidates_of()]
+METHODS: dict[EvidenceKind, str] = {
+    "all": "judge",
+    "universe": "universe",
+    "no-universe": "judge, no universe",
+    "random-universe": "universe, random universe",
+}
 
 
-def read(path: Path) -> Table:
-    values = {key: torch.from_numpy(value).float() for key, value in np.load(path).items()}
-    parts = [
-        {k.removeprefix(p): v for k, v in values.items() if k.startswith(p)} for p in ("signal ", "random ")
-    ]
-    return Table(*parts, values["dice"])
+def read(path: Path) -> Tables:
+    values = dict(np.load(path))
+    tables = {}
+    for universe in ("learned", "random"):
+        own = {
+            key.removeprefix(f"{universe} "): torch.from_numpy(value).float()
+            for key, value in values.items()
+            if key.startswith(f"{universe} ")
+        }
+        dice, hospital = own.pop("dice"), own.pop("hospital").long()
+        tables[universe] = Table(own, dice, hospital)
+    return tables
 
 
-def inputs(table: Table, kind: str) -> Tensor:
-    found = {**table.signals, **table.random} if kind == "random-universe" else table.signals
-    return features(found, evidence_names(table)[kind])
-
-
-def nested(folder: Path, model: str) -> list[Table]:
+def nested(folder: Path, model: str) -> list[Tables]:
     """Transfers of single-source models (of the same seed) between this model's own sources."""
     benchmark, rest = model.split("-from-")
     names, seed = rest.rsplit("-", 1)
     sources = names.split("_")
     pairs = [(a, b) for a in sources for b in sources if a != b]
-    paths = [folder / f"{benchmark}-from-{a}-{seed}.to.{b}.npz" for a, b in pairs]
+    paths = [folder / f"{benchmark}-from-{a}-{seed}.to.{b}.4.npz" for a, b in pairs]
     return [read(path) for path in paths if path.exists()]
+
+
+def verdicts(folder: Path, with_nested: bool) -> Iterator[tuple[str, EvidenceKind, Prediction, Tensor]]:
+    """(model, kind, what was expected at a target, Dice of every candidate and region), in batches of 4."""
+    for source in sorted(folder.glob("*.source.npz")):
+        model = source.name.removesuffix(".source.npz")
+        fitted = joined([read(source), *(nested(folder, model) if with_nested else ())])
+        seed = int(model.rsplit("seed", 1)[1])
+        for kind in get_args(EvidenceKind):
+            x, dice, _ = inputs(fitted, kind)
+            regressor = fit_regressor(x, dice, fitted["learned"].hospital, seed=seed)
+            for path in sorted(folder.glob(f"{model}.to.*.4.npz")):
+                x, dice, _ = inputs(read(path), kind)
+                yield model, kind, regressor.predict(x), dice
 
 
 def interval(gains: list[float]) -> str:
@@ -54,21 +77,15 @@ def interval(gains: list[float]) -> str:
     return f"{np.mean(gains):+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
-def main(folder: Path, with_nested: bool) -> None:
-    torch.set_num_threads(1)
+def rules(folder: Path, with_nested: bool) -> None:
+    """Gain over `source` by rule: mean over transfers with an interval that resamples them, and the worst."""
     fallback, gains = NAMES.index(FALLBACK), defaultdict(list)
-    for source in sorted(folder.glob("*.source.npz")):
-        model = source.name.removesuffix(".source.npz")
-        fitted = joined([read(source), *(nested(folder, model) if with_nested else ())])
-        for kind in evidence_names(fitted):
-            regressor = fit_regressor(inputs(fitted, kind), fitted.dice)
-            for target in sorted(folder.glob(f"{model}.to.*.npz")):
-                table = read(target)
-                predicted, dice = regressor.predict(inputs(table, kind)), table.dice.mean(2)
-                for margin, doubt in RULES:
-                    chosen = choose(predicted.members, fallback, margin, doubt)
-                    gain = dice[torch.arange(len(dice)), chosen] - dice[:, 0]
-                    gains[model.split("-")[0], kind, margin, doubt].append(100 * float(gain.mean()))
+    for model, kind, said, dice in verdicts(folder, with_nested):
+        scores = dice.mean(2)
+        for margin, doubt in RULES:
+            chosen = choose(said.members, fallback, margin, doubt)
+            gain = scores[torch.arange(len(scores)), chosen] - scores[:, 0]
+            gains[model.split("-")[0], kind, margin, doubt].append(100 * float(gain.mean()))
     for benchmark in sorted({key[0] for key in gains}):
         print(f"\n**{benchmark}**\n")
         print(
@@ -76,20 +93,25 @@ def main(folder: Path, with_nested: bool) -> None:
         )
         print("|---|---|---|---|---|---|---|---|")
         for margin, doubt in RULES:
-            mine = {
-                kind: gains[benchmark, kind, margin, doubt]
-                for kind in ("all", "universe", "random-universe", "no-universe")
-            }
-            cells = [
-                interval(mine["all"]),
-                f"{min(mine['all']):+.1f}",
-                interval(mine["universe"]),
-                f"{min(mine['universe']):+.1f}",
-            ]
+            mine = {kind: gains[benchmark, kind, margin, doubt] for kind in METHODS}
+            cells = []
+            for kind in ("all", "universe"):
+                cells += [interval(mine[kind]), f"{min(mine[kind]):+.1f}"]
             for a, b in (("universe", "random-universe"), ("all", "no-universe")):
                 cells.append(interval([x - y for x, y in zip(mine[a], mine[b], strict=True)]))
             print(f"| {margin} | {doubt} | {' | '.join(cells)} |")
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("evidence", type=Path)
+    parser.add_argument("--nested", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rules(options.evidence, options.nested)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), "--nested" in sys.argv)
+    main()

@@ -10,7 +10,7 @@ import pytest
 
 from ttdg.errors import UserError
 from ttdg.experiment.executors import Executor, Options, make_executor
-from ttdg.experiment.executors.local import Local
+from ttdg.experiment.executors.local import Local, visible
 from ttdg.experiment.run import run_jobs
 
 
@@ -62,6 +62,30 @@ def test_a_killed_worker_is_replaced_and_its_job_reported_lost(place):
         assert executor.wait(60.0)[0].error == "KeyError: 'none'"
     finally:
         executor.close()
+
+
+def test_a_worker_with_the_jobs_model_takes_it(place):
+    executor = Local(place, 2)
+    try:
+        for key, model in (("a", "x"), ("b", "y")):
+            executor.submit(key, {"kind": "none", "training": model})
+        ended = set()
+        until(lambda: ended.update(o.key for o in executor.wait(1.0)) or ended == {"a", "b"})
+        executor.submit("c", {"kind": "none", "training": "y"})
+        assert [worker.key for worker in executor.workers] == [None, "c"]
+    finally:
+        executor.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "count", "named"),
+    [(None, 2, ["0", "1"]), ("3,5", 2, ["3", "5"]), ("GPU-a", 1, ["GPU-a"]), ("", 1, ["0"])],
+)
+def test_gpus_are_named_as_they_were_made_visible(monkeypatch, said, count, named):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if said is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", said)
+    assert visible(count) == named
 
 
 def complete(run, place, make):

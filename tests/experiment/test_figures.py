@@ -11,7 +11,9 @@ from ttdg.experiment.figures import write_curves, write_drawn
 from ttdg.experiment.frame import read_table
 from ttdg.experiment.jobs import Scoring
 from ttdg.experiment.rowfile import write_rows
+from ttdg.experiment.run import run_jobs
 from ttdg.prior import prior_for
+from ttdg.training import load
 
 
 @pytest.fixture
@@ -38,6 +40,16 @@ def test_a_curve_is_what_differs_in_one_number_alone(gridded):
     assert [point.milliseconds for point in found["size", "batch"]] == pytest.approx([4, 8, 16])
 
 
+def test_two_rows_that_merely_differ_in_an_option_are_no_curve(started, place):
+    rows = ["alpha-bn", {"method": "alpha-bn", "name": "other", "options": {"alpha": 0.25}}]
+    run = started({"name": "rows", "protocol": "leave-one-out", "methods": rows})
+    for key, job in run.jobs.items():
+        if isinstance(job, Scoring):
+            about = {"key": key, "images": 1, "adapting_seconds": 1.0, "dice": {job.targets[0].name: 0.5}}
+            write_rows(place.record(key), about, [("a", "a", "a", "disc", "dice", 0.5)])
+    assert not axes(read_table(place.run))
+
+
 def test_curves_are_drawn(gridded, tmp_path):
     paths = write_curves(read_table(gridded), tmp_path)
     assert sorted(path.name for path in paths) == [
@@ -45,6 +57,52 @@ def test_curves_are_drawn(gridded, tmp_path):
         "α-alpha-bn-online-alpha.png",
     ]
     assert all(Image.open(path).width > 200 for path in paths)
+
+
+def test_dice_and_time_are_drawn_against_the_size_of_the_universe(started, place, inline, tmp_path):
+    """From yaml to figure: each size has a model of its own, whose prior has so many points a tissue."""
+    entry = {"method": "universe-gradient", "grid": {"recipe.points": [8, 40]}}
+    run = started(
+        {"name": "universe size", "protocol": "leave-one-out", "targets": ["west"], "methods": [entry],
+         "limit": 2, "batches": [2]}, recipe={"encoder": "light", "steps": 1, "batch": 2},
+    )  # fmt: skip
+    ended = run_jobs(dict(run.jobs), place, lambda: inline)
+    assert not ended.failed, ended.failed
+    table = read_table(place.run)
+    (axis,) = axes(table)
+    assert axis.setting == "recipe.points"
+    assert [point.value for point in axis.points] == [8, 40]
+    assert all(point.milliseconds > 0 and 0 <= point.dice <= 100 for point in axis.points)
+    sizes = {len(load(place.model(job.training)).parts["prior"].tensors["universe"])
+             for job in run.jobs.values() if isinstance(job, Scoring)}  # fmt: skip
+    assert sizes == {3 * 8, 3 * 40}
+    assert [path.name for path in write_curves(table, tmp_path)] == [
+        "universe-size-universe-gradient-online-recipe-points.png"
+    ]
+
+
+def test_tuned_options_are_no_axis_and_do_not_split_one(started, place):
+    """What was chosen differs from split to split; the curve over batches is still one."""
+    tuned = {
+        "name": "t",
+        "protocol": "leave-one-out",
+        "methods": ["alpha-bn"],
+        "batches": [2, 4],
+        "tuned": True,
+    }
+    run = started(tuned, tune={})
+    for number, (key, job) in enumerate(run.jobs.items()):
+        if isinstance(job, Scoring):
+            name = job.targets[0].name
+            about = {
+                "key": key,
+                "images": 1,
+                "adapting_seconds": 1.0,
+                "dice": {name: 0.5},
+                "options": {"alpha": number},
+            }
+            write_rows(place.record(key), about, [(name, name, "a", "disc", "dice", 0.5)])
+    assert [(axis.setting, len(axis.points)) for axis in axes(read_table(place.run))] == [("batch", 2)]
 
 
 class Spot(nn.Module):

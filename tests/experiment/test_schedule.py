@@ -1,5 +1,5 @@
 from ttdg.experiment.executors import Outcome
-from ttdg.experiment.jobs import Training, needs
+from ttdg.experiment.jobs import Training, model_of, needs
 from ttdg.experiment.schedule import TRIES, Schedule
 
 
@@ -54,6 +54,34 @@ def test_a_lost_job_is_tried_again_a_few_times(planned):
     schedule = Schedule(jobs, set())
     drive(schedule, lambda key: outcome(key, TRIES))
     assert schedule.failed == {unlucky: "killed"}
+
+
+def test_a_worker_goes_on_with_the_model_it_has(planned):
+    """Two workers, three models: each model is opened once by a worker, and a second time only to help at the end."""
+    methods = ["source", "norm", "tent", "alpha-bn", "dua", "sar"]
+    jobs = planned({"name": "m", "protocol": "leave-one-out", "methods": methods}).jobs
+    schedule, workers, opened = Schedule(jobs, set()), [None, None], 0
+    held: list[str | None] = [None, None]
+    while not schedule.over():
+        for key in schedule.ready(workers.count(None)):
+            schedule.start(key)
+            idle = [number for number, at in enumerate(workers) if at is None]
+            model = model_of(key, jobs[key])
+            number = next((n for n in idle if held[n] == model), idle[0])
+            opened += held[number] != model
+            workers[number], held[number] = key, model
+        number = next(n for n, at in enumerate(workers) if at is not None)
+        schedule.end(Outcome(workers[number], seconds=1.0))
+        workers[number] = None
+    assert len(schedule.done) == len(jobs)
+    assert opened <= 2 * 3 + 1  # 18 scorings in the plan's order on any worker would be up to 18
+
+
+def test_free_workers_are_spread_over_the_models(planned):
+    jobs = planned(seeds=[0, 1]).jobs
+    models = {key for key, job in jobs.items() if isinstance(job, Training)}
+    schedule = Schedule(jobs, set(models))
+    assert {model_of(key, jobs[key]) for key in schedule.ready(6)} == models
 
 
 def test_a_full_disk_stops_the_run(planned):

@@ -28,7 +28,7 @@ class Axis:
 
 
 def axes(table: Table) -> list[Axis]:
-    """Every setting that takes several numbers within a table while all else is the same."""
+    """Every setting of a grid, and the batch, that takes several numbers in a table while all else is the same."""
     scored: dict[tuple[str, str], list[tuple[dict[str, str], Point]]] = defaultdict(list)
     for entry in table.run.entries:
         job = table.run.jobs[entry.job]
@@ -41,8 +41,9 @@ def axes(table: Table) -> list[Axis]:
             )
     found = []
     for (experiment, method), lines in scored.items():
+        labels = [entry.label for entry in table.run.entries if entry.experiment == experiment]
         names = dict.fromkeys(name for settings, _ in lines for name in settings)
-        for name in names:
+        for name in (n for n in names if n == "batch" or any(f"{n}=" in label for label in labels)):
             found += [
                 Axis(experiment, _title(method, rest), name, points) for rest, points in _along(name, lines)
             ]
@@ -50,7 +51,10 @@ def axes(table: Table) -> list[Axis]:
 
 
 def _settings(table: Table, job: Scoring) -> dict[str, str]:
-    """All that was chosen for a scoring, as text: batch, stream, options, and settings of the parts."""
+    """All that was asked of a scoring, as text: batch, stream, options, and settings of the parts.
+
+    Options that were tuned are no axis: they differ from split to split, and nobody asked for them.
+    """
     training = table.run.jobs[job.training]
     assert isinstance(training, Training)
     values = {f"recipe.{name}": repr(value) for name, value in training.recipe.items() if name != "seed"}

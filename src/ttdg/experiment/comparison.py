@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ttdg.experiment import statistics as st
+from ttdg.experiment.choices import tuned_views
 from ttdg.experiment.frame import Table, polars
 from ttdg.experiment.summary import (
     Group,
@@ -45,7 +46,7 @@ def views(table: Table) -> list[View]:
         for region in regions if len(regions) > 1 else ():
             found.append(score_view(mine.filter(polars().col("region") == region), group, "dice", region))
         found.append(comparison_view(table, mine, in_group(images, group), group))
-    return found
+    return found + tuned_views(table)
 
 
 def comparison_view(table: Table, means: "pl.DataFrame", images: "pl.DataFrame", group: Group) -> View:

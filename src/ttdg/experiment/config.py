@@ -5,7 +5,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from ttdg.errors import UserError, near_miss
 
@@ -30,6 +39,16 @@ class Synthetic(_Strict):
     seed: StrictInt = 0
 
 
+class Tune(_Strict):
+    """On what options are chosen: `ttdg.experiment.tune.Search` as yaml says it."""
+
+    hospitals: Positive = 8
+    images: Positive = 32
+    batch: Positive = 4
+    strength: Annotated[float, Field(gt=0)] = 1.0
+    seed: StrictInt = 0
+
+
 class MethodEntry(_Strict):
     """A method with options; `grid` makes one entry for each combination of its values.
 
@@ -40,6 +59,7 @@ class MethodEntry(_Strict):
     method: StrictStr
     name: StrictStr | None = None
     options: dict[StrictStr, Scalar] = {}
+    tuned: bool = False  # beside the options said here, where the experiment is tuned
     parts: dict[StrictStr, dict[StrictStr, Any]] = {}
     grid: dict[StrictStr, Annotated[list[Scalar], Field(**Several)]] = {}  # type: ignore[arg-type]
 
@@ -57,6 +77,7 @@ class Experiment(_Strict):
     streams: Annotated[list[StreamName], Field(**Several)] = ["online"]  # type: ignore[arg-type]
     batches: Annotated[list[Positive], Field(**Several)] = [4]  # type: ignore[arg-type]
     seeds: list[StrictInt] | None = None
+    tuned: bool = False  # rows that say no option get those that `tune` chooses, split by split
     shuffle: bool = True  # by the seed: video sites hold runs of near-twins
     surfaces: bool = False  # HD95 and ASSD
     instances: bool = False  # the official code's instance-only Dice, beside Dice and never as it
@@ -72,6 +93,7 @@ class Config(_Strict):
     seeds: Annotated[list[StrictInt], Field(**Several)] = [0]  # type: ignore[arg-type]
     recipe: dict[StrictStr, Any] = {}
     parts: dict[StrictStr, dict[StrictStr, Any]] = {}
+    tune: Tune | None = None
     baseline: StrictStr = "source"
     harm: Annotated[float, Field(gt=0)] = 5.0  # Dice lost by an image that counts as harmed
     experiments: Annotated[list[Experiment], Field(**Several)]  # type: ignore[arg-type]
@@ -83,6 +105,13 @@ class Config(_Strict):
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"the name {twice!r} is given twice; name each experiment once")
         return experiments
+
+    @model_validator(mode="after")
+    def _tuned_on_something(self) -> "Config":
+        asking = next((experiment.name for experiment in self.experiments if experiment.tuned), None)
+        if asking is not None and self.tune is None:
+            raise ValueError(f"{asking!r} says `tuned: true`, and nothing says on what; add `tune: {{}}`")
+        return self
 
 
 def read_config(path: Path) -> Config:
@@ -111,6 +140,7 @@ KNOWN: Mapping[str, type[BaseModel]] = {
     "experiments": Experiment,
     "methods": MethodEntry,
     "synthetic": Synthetic,
+    "tune": Tune,
 }
 
 

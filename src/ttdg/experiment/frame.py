@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttdg.errors import UserError, near_miss
-from ttdg.experiment.jobs import Scoring, needs
+from ttdg.experiment.jobs import Scoring, with_needs
 from ttdg.experiment.rowfile import COLUMNS, SUFFIX, read_about
 from ttdg.experiment.runfile import Run, read_run, write_run
 from ttdg.files import whole_file, write_text
@@ -111,10 +111,8 @@ def only(table: Table, experiments: Sequence[str]) -> Table:
         if name not in known:
             raise UserError(f"the run has no experiment {name!r}{near_miss(name, known)}")
     entries = tuple(entry for entry in table.run.entries if entry.experiment in experiments)
-    wanted = {entry.job for entry in entries}
-    wanted |= {key for job in wanted for key in needs(table.run.jobs[job])}
-    jobs = {key: job for key, job in table.run.jobs.items() if key in wanted}
-    about = {key: line for key, line in table.about.items() if key in wanted}
+    jobs = with_needs(table.run.jobs, (entry.job for entry in entries))
+    about = {key: line for key, line in table.about.items() if key in jobs}
     rows = table.rows.filter(pl.col("job").cast(pl.String).is_in(list(about)))
     return Table(replace(table.run, jobs=jobs, entries=entries), rows, about)
 

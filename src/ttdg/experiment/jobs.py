@@ -2,13 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ttdg.experiment.protocol import Target
 
 FORMAT = 1  # of records; a change here makes every key another
+LATER: Mapping[str, Any] = {
+    "points": 40
+}  # fields of the recipe newer than the format: at this value not in a key
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,21 @@ class Fitting:
 
 
 @dataclass(frozen=True)
+class Tuning:
+    """A method's options, chosen on simulated hospitals made of held-out images of the model's own sources.
+
+    It names no site: the model's sources are all it reads, so that no target can have a say.
+    """
+
+    training: str
+    method: str
+    search: Mapping[str, Any]
+    configurations: tuple[Mapping[str, Any], ...]
+    defaults: Mapping[str, str]  # options that are not searched, as text
+    fittings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Scoring:
     """A source model, a method with every option said, and the targets it meets."""
 
@@ -48,16 +66,29 @@ class Scoring:
     surfaces: bool = False
     instances: bool = False
     fittings: Mapping[str, str] = field(default_factory=dict)  # part → key of its fitting
+    tuning: str | None = None  # the key of what chooses further options
 
 
-Job = Training | Fitting | Scoring
-KINDS: Mapping[str, type[Job]] = {"train": Training, "fit": Fitting, "score": Scoring}
+Job = Training | Fitting | Tuning | Scoring
+KINDS: Mapping[str, type[Job]] = {"train": Training, "fit": Fitting, "tune": Tuning, "score": Scoring}
 
 
 def key_of(job: Job) -> str:
     """Sixteen hexadecimal digits. Order of fields and of dictionaries does not count."""
-    text = json.dumps({"format": FORMAT, **to_dict(job)}, sort_keys=True, allow_nan=False)
+    fields = {"format": FORMAT, "kind": kind_of(job), **_counted(job)}
+    text = json.dumps(fields, sort_keys=True, allow_nan=False, default=vars)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _counted(job: Job) -> dict[str, Any]:
+    """The fields, less those that came later and say what was the case before."""
+    fields = dict(vars(job))
+    if isinstance(job, Training):
+        recipe = fields["recipe"].items()
+        fields["recipe"] = {name: value for name, value in recipe if LATER.get(name, ...) != value}
+    elif isinstance(job, Scoring) and job.tuning is None:
+        del fields["tuning"]
+    return fields
 
 
 def kind_of(job: Job) -> str:
@@ -68,12 +99,29 @@ def needs(job: Job) -> tuple[str, ...]:
     """Keys of the jobs that must be done before."""
     if isinstance(job, Training):
         return ()
-    return (job.training, *(job.fittings.values() if isinstance(job, Scoring) else ()))
+    if isinstance(job, Fitting):
+        return (job.training,)
+    tuning = (job.tuning,) if isinstance(job, Scoring) and job.tuning else ()
+    return (job.training, *job.fittings.values(), *tuning)
+
+
+def model_of(key: str, job: Job) -> str:
+    """The source model a job works with: what a process that did one such job has at hand for the next."""
+    return key if isinstance(job, Training) else job.training
+
+
+def with_needs(jobs: Mapping[str, Job], keys: Iterable[str]) -> dict[str, Job]:
+    """These jobs, what they need, and what that needs, in the order of `jobs`."""
+    wanted, new = set[str](), set(keys)
+    while new:
+        wanted |= new
+        new = {need for key in new for need in needs(jobs[key])} - wanted
+    return {key: job for key, job in jobs.items() if key in wanted}
 
 
 def to_dict(job: Job) -> dict[str, Any]:
     """What survives JSON."""
-    return json.loads(json.dumps({"kind": kind_of(job), **asdict(job)}))
+    return json.loads(json.dumps({"kind": kind_of(job), **vars(job)}, default=vars))
 
 
 def from_dict(fields: Mapping[str, Any]) -> Job:
@@ -81,6 +129,8 @@ def from_dict(fields: Mapping[str, Any]) -> Job:
     kind = KINDS[values.pop("kind")]
     if kind is Scoring:
         values["targets"] = tuple(Target(t["name"], tuple(t["sites"])) for t in values["targets"])
+    if kind is Tuning:
+        values["configurations"] = tuple(values["configurations"])
     return kind(**values)
 
 
@@ -90,5 +140,7 @@ def describe(job: Job) -> str:
         return f"train on {', '.join(job.sources)} (seed {job.recipe['seed']})"
     if isinstance(job, Fitting):
         return f"fit {job.part} to {job.training}"
+    if isinstance(job, Tuning):
+        return f"tune {job.method} on sources of {job.training}"
     where = " → ".join(target.name for target in job.targets)
     return f"{job.method} at {where} ({job.stream}, batch {job.batch}, seed {job.seed})"

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from ttdg.experiment.jobs import Scoring
 from ttdg.experiment.pictures import Order, batches, order
 from ttdg.experiment.place import Place
 from ttdg.experiment.streams import Answer, Leg, answers
+from ttdg.experiment.tuned import chosen
 from ttdg.parts import load_parts
 from ttdg.training import Model, load
 from ttdg.training.checkpoint import read_card
@@ -24,6 +26,7 @@ from ttdg.training.checkpoint import read_card
 class Opened:
     job: Scoring
     model: Model
+    options: Mapping[str, Any]  # those the method runs with, but for its defaults
     adapter: Adapter
     orders: Mapping[str, Order]  # target → its images
 
@@ -47,26 +50,26 @@ class Opened:
 
 
 def open_job(job: Scoring, place: Place) -> Opened:
-    model = open_model(job, place)
+    model = open_model(job.training, job.fittings, place)
+    options = {**job.options, **(chosen(place.tuned(job.tuning)) if job.tuning else {})}
     orders = {target.name: order(target, place.data, job) for target in job.targets}
     seed_all(job.seed)
-    return Opened(job, model, adapt(model, job.method, **job.options), orders)
+    return Opened(job, model, options, adapt(model, job.method, **options), orders)
 
 
-def open_model(job: Scoring, place: Place) -> Model:
-    """The source model, with the parts this job's method needs."""
-    folder = place.model(job.training)
+def open_model(training: str, fittings: Mapping[str, str], place: Place) -> Model:
+    """The source model, with the parts that a job's method needs."""
+    folder = place.model(training)
     model = _model(folder, place.device, read_card(folder).sha256)
     fitted = {
-        name: load_parts(place.part(fitting), model.card.sha256)[name]
-        for name, fitting in job.fittings.items()
+        name: load_parts(place.part(fitting), model.card.sha256)[name] for name, fitting in fittings.items()
     }
     return replace(model, parts={**model.parts, **fitted})
 
 
 @lru_cache(1)
 def _model(folder: Path, device: str, sha256: str) -> Model:
-    """Kept for the next job; a scoring never changes it, since adapters work on a copy."""
+    """Kept for the next job; scorings and tunings never change it, since adapters work on a copy."""
     return load(folder, device)
 
 

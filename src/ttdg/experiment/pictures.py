@@ -32,7 +32,7 @@ def batches(
     cases: Order, benchmark: Benchmark, prints: Mapping[str, str], size: int, device: torch.device
 ) -> Iterator[Batch]:
     """`prints` are the sites' fingerprints: what was kept of other data is not used."""
-    same = _Same(benchmark)
+    same = Same(benchmark)
     sites = {site.name: site for site, _ in cases}
     shelves = {name: _decoded(_Named(site, prints[name]), same) for name, site in sites.items()}
     for start in range(0, len(cases), size):
@@ -42,6 +42,15 @@ def batches(
         masks = torch.stack([arrays.masks[row] for arrays, row in places if arrays.masks is not None])
         arrays = Arrays(images, masks, tuple(case.name for _, case in part))
         yield to_batch(arrays, benchmark.normalisation, device)
+
+
+def held_out(site: Site, benchmark: Benchmark, fingerprint: str) -> Arrays:
+    """The fifth that no model of this site was trained on."""
+    arrays, row = _decoded(_Named(site, fingerprint), Same(benchmark))
+    cases = split(site.cases)[1]
+    rows = [row[case.name] for case in cases]
+    masks = None if arrays.masks is None else arrays.masks[rows]
+    return Arrays(arrays.images[rows], masks, tuple(case.name for case in cases))
 
 
 class _Named:
@@ -57,7 +66,7 @@ class _Named:
         return isinstance(other, _Named) and self.key == other.key
 
 
-class _Same:
+class Same:
     """A benchmark as a key: two that say the same are the same."""
 
     def __init__(self, benchmark: Benchmark) -> None:
@@ -67,10 +76,10 @@ class _Same:
         return hash(self.key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.key == other.key
+        return isinstance(other, Same) and self.key == other.key
 
 
 @lru_cache(SITES_KEPT)
-def _decoded(site: _Named, benchmark: _Same) -> tuple[Arrays, Mapping[str, int]]:
+def _decoded(site: _Named, benchmark: Same) -> tuple[Arrays, Mapping[str, int]]:
     arrays = load_site(site.site, benchmark.benchmark)
     return arrays, {name: number for number, name in enumerate(arrays.cases)}

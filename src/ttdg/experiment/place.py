@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ttdg.errors import UserError
-from ttdg.experiment.jobs import Job, Scoring, Training, key_of
+from ttdg.experiment.jobs import Job, Scoring, Training, Tuning, key_of
 from ttdg.experiment.rowfile import SUFFIX
 
 
@@ -27,6 +27,9 @@ class Place:
 
     def part(self, fitting: str) -> Path:
         return self.run / "parts" / fitting
+
+    def tuned(self, tuning: str) -> Path:
+        return self.run / "tuned" / f"{tuning}.yaml"
 
     def record(self, scoring: str) -> Path:
         return self.run / "records" / f"{scoring}{SUFFIX}"
@@ -48,6 +51,8 @@ class Place:
             return (self.model(key) / "model.json").is_file()
         if isinstance(job, Scoring):
             return self.record(key).is_file()
+        if isinstance(job, Tuning):
+            return self.tuned(key).is_file()
         return (self.part(key) / f"{job.part}.safetensors").is_file()
 
 

@@ -10,10 +10,10 @@ from typing import Any
 from ttdg.data import Benchmark, Site, fingerprint, split
 from ttdg.errors import UserError
 from ttdg.experiment.config import Config, Experiment
-from ttdg.experiment.jobs import Fitting, Job, Scoring, Training, key_of
+from ttdg.experiment.jobs import KINDS, Fitting, Job, Scoring, Training, Tuning, key_of, kind_of
 from ttdg.experiment.protocol import Target, Transfer, transfers
 from ttdg.experiment.runfile import Entry
-from ttdg.experiment.variants import recipe_of, variants
+from ttdg.experiment.variants import Variant, recipe_of, variants
 from ttdg.training.checkpoint import file_hash
 
 
@@ -37,54 +37,79 @@ def survey(benchmark: Benchmark, sites: Mapping[str, Site]) -> World:
 
 
 def plan(config: Config, world: World) -> Plan:
-    """Every job of every experiment, each once. Wrong names and options are errors here, before anything runs."""
+    """Every job of every experiment, each once. Wrong names and options are errors here, before anything runs.
+
+    Within an experiment what others wait for comes first: models, parts, tunings, then scorings.
+    """
     jobs: dict[str, Job] = {}
     entries = []
     for experiment in config.experiments:
+        mine: dict[str, Job] = {}
         for job, entry, before in _expand(config, experiment, world):
-            jobs |= before
-            jobs[entry.job] = job
+            mine |= before
+            mine[entry.job] = job
             entries.append(entry)
+        jobs |= dict(sorted(mine.items(), key=lambda item: list(KINDS).index(kind_of(item[1]))))
     return Plan(jobs, tuple(entries))
+
+
+@dataclass(frozen=True)
+class Base:
+    """What a row stands on: a source model with the parts its method needs."""
+
+    training: str
+    fittings: Mapping[str, str]
+    jobs: Mapping[str, Job]
 
 
 def _expand(
     config: Config, experiment: Experiment, world: World
-) -> Iterator[tuple[Scoring, Entry, dict[str, Job]]]:
+) -> Iterator[tuple[Scoring, Entry, Mapping[str, Job]]]:
     rounds = transfers(experiment.protocol, list(world.sites), experiment.sources, experiment.targets)
-    chosen = variants(experiment.methods, config.parts, config.recipe)
+    chosen = variants(experiment.methods, config.parts, config.recipe, experiment.tuned)
     seeds = config.seeds if experiment.seeds is None else experiment.seeds
-    for seed, transfer in itertools.product(seeds, rounds):
-        for variant, stream in itertools.product(chosen, experiment.streams):
-            training = _training(variant.recipe, world, transfer.sources, seed)
-            source = key_of(training)
-            fits = {name: Fitting(source, name, settings) for name, settings in variant.parts.items()}
-            before: dict[str, Job] = {source: training, **{key_of(fit): fit for fit in fits.values()}}
-            for batch, targets in itertools.product(experiment.batches, _streams(stream, transfer)):
+    prints: dict[tuple[Target, ...], dict[str, str]] = {}
+    for seed, transfer, variant in itertools.product(seeds, rounds, chosen):
+        base = _base(variant, world, transfer.sources, seed)
+        tuning, before = _tuning(config, variant, world, transfer.sources)
+        before = {**base.jobs, **before}
+        for stream, batch in itertools.product(experiment.streams, experiment.batches):
+            for targets in _streams(stream, transfer):
+                if targets not in prints:
+                    prints[targets] = {
+                        s: world.prints[s] for t in targets for s in _scorable(t, world, experiment.cases)
+                    }
                 job = Scoring(
-                    source,
-                    variant.method,
-                    variant.options,
-                    variant.left_out(),
-                    targets,
-                    {
-                        site: world.prints[site]
-                        for target in targets
-                        for site in _scorable(target, world, experiment.cases)
-                    },
-                    stream,
-                    batch,
-                    seed,
-                    experiment.cases,
-                    experiment.limit,
-                    experiment.shuffle,
-                    experiment.surfaces,
-                    experiment.instances,
-                    {name: key_of(fit) for name, fit in fits.items()},
-                )
+                    base.training, variant.method, variant.options, variant.left_out(), targets, prints[targets],
+                    stream, batch, seed, experiment.cases, experiment.limit, experiment.shuffle, experiment.surfaces,
+                    experiment.instances, base.fittings, tuning,
+                )  # fmt: skip
                 names = "+".join(transfer.sources)
                 entry = Entry(experiment.name, experiment.protocol, variant.label, names, key_of(job))
                 yield job, entry, before
+
+
+def _base(variant: Variant, world: World, sources: Sequence[str], seed: int) -> Base:
+    training = _training(variant.recipe, world, sources, seed)
+    source = key_of(training)
+    fits = {name: Fitting(source, name, settings) for name, settings in variant.parts.items()}
+    keys = {name: key_of(fit) for name, fit in fits.items()}
+    return Base(source, keys, {source: training, **{keys[name]: fit for name, fit in fits.items()}})
+
+
+def _tuning(
+    config: Config, variant: Variant, world: World, sources: Sequence[str]
+) -> tuple[str | None, Mapping[str, Job]]:
+    """Options are chosen once a split, with the model of the run's first seed, and used for all seeds."""
+    if not variant.configurations:
+        return None, {}
+    assert config.tune is not None, "the config was checked for this"
+    base = _base(variant, world, sources, config.seeds[0])
+    search = config.tune.model_dump()
+    job = Tuning(
+        base.training, variant.method, search, variant.configurations, variant.left_out(), base.fittings
+    )
+    return key_of(job), {**base.jobs, key_of(job): job}
 
 
 def _streams(stream: str, transfer: Transfer) -> list[tuple[Target, ...]]:

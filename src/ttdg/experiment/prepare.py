@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ttdg.data import find_sites, load_benchmark
-from ttdg.data.synthetic import write_benchmark
 from ttdg.errors import UserError, near_miss
 from ttdg.experiment.config import Config, read_config
 from ttdg.experiment.place import Place, cores
@@ -73,6 +72,8 @@ def _drawn(config: Config, out: Path) -> Path:
     assert wish is not None
     folder = out / "data" / f"{wish.variant}-{wish.cases}-{wish.size}-{wish.seed}"
     if not (folder / "benchmark.yaml").is_file():
+        from ttdg.data.synthetic import write_benchmark  # scipy: only those who draw pay for it
+
         write_benchmark(folder, wish.variant, wish.cases, size=wish.size, seed=wish.seed)
     return folder
 

@@ -99,7 +99,7 @@ def _drive(schedule: Schedule, executor: Executor, watch: Watch) -> None:
 
 def _sweep(run: Path) -> None:
     """What killed jobs left half-written, and the locks; called once none is running."""
-    for path in (*run.glob("claims/*.lock"), *run.glob("records/.*.gz")):
+    for path in (*run.glob("claims/*.lock"), *run.glob("records/.*.gz"), *run.glob("tuned/.*.yaml")):
         path.unlink(missing_ok=True)
     for folder in (*run.glob("models/.*-*"), *run.glob("parts/.*-*")):
         shutil.rmtree(folder, ignore_errors=True)

@@ -52,6 +52,7 @@ class Scorer:
         labels = torch.cat([answer.labels for answer in self.waiting])
         seconds = [answer.seconds for answer in self.waiting for _ in answer.cases]
         names = [case for answer in self.waiting for case in answer.cases]
+        said = [{k: v[i] for k, v in a.said.items()} for a in self.waiting for i in range(len(a.cases))]
         self.waiting = []
         metrics = self._metrics(logits, labels)
         for number, (name, each) in enumerate(zip(names, seconds, strict=True)):
@@ -60,7 +61,8 @@ class Scorer:
             for metric, values in metrics.items():
                 for region, value in zip(self.regions, values[number], strict=True):
                     yield self.target, site, case, region, metric, value
-            yield self.target, site, case, "", "seconds", each
+            for beside, value in {"seconds": each, **said[number]}.items():
+                yield self.target, site, case, "", beside, value
 
     def _metrics(self, logits: Tensor, labels: Tensor) -> dict[str, list[list[float]]]:
         """metric → image → region."""

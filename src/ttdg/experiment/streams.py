@@ -8,8 +8,8 @@ offline    two passes: adapt to a whole target, then predict all of it with the 
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -37,6 +37,9 @@ class Answer:
     logits: Tensor
     labels: Tensor
     seconds: float  # an image
+    said: Mapping[str, Sequence[float]] = field(
+        default_factory=dict
+    )  # by the method of its own answer, by image
 
 
 def answers(
@@ -58,7 +61,20 @@ def answers(
             verb = frozen(adapter) if stream == "offline" and memory else adapter
             logits, seconds = timed(verb, batch.images)
             assert batch.masks is not None, "evaluation needs masks"
-            yield leg.name, Answer(batch.cases, logits, batch.masks, first + seconds / len(batch.cases))
+            seconds = first + seconds / len(batch.cases)
+            yield leg.name, Answer(batch.cases, logits, batch.masks, seconds, said_by(adapter))
+
+
+def said_by(adapter: Adapter) -> dict[str, list[float]]:
+    """What a method that judges its answers expects of those it just gave: Dice, and half its interval."""
+    verdict = getattr(adapter, "verdict", None)
+    if verdict is None:
+        return {}
+    mine = verdict.chosen[:, None]
+    expected, off = (
+        x.gather(1, mine)[:, 0] for x in (verdict.prediction.dice, verdict.prediction.half_width)
+    )
+    return {"expected": expected.tolist(), "half_width": off.tolist()}
 
 
 def frozen(adapter: Adapter) -> Callable[[Tensor], Tensor]:

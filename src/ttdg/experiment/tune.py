@@ -5,6 +5,7 @@ Every configuration of every method meets the same hospitals, online as at test 
 """
 
 import itertools
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +19,7 @@ from ttdg.adapt import METHODS, Adapter, adapt, defaults
 from ttdg.data import Arrays, Benchmark, normalise
 from ttdg.data.shifts import simulate
 from ttdg.errors import UserError
+from ttdg.experiment.opened import seed_all
 from ttdg.files import whole_file
 from ttdg.metrics import dice, region_masks, region_probabilities
 from ttdg.training import Model
@@ -111,6 +113,7 @@ def attempt(
 ) -> Trial:
     """One configuration over all hospitals, reset at the door of each."""
     device, benchmark = next(model.network.parameters()).device, model.card.benchmark
+    seed_all(search.seed)  # a method that draws answers alike each time
     adapter = adapt(model, method, **options)
     scores: list[float] = []
     seconds = 0.0
@@ -120,10 +123,17 @@ def attempt(
     return Trial(dict(options), sum(scores) / len(scores), seconds / len(scores))
 
 
-def tune(model: Model, method: str, held_out: Sequence[Arrays], search: Search) -> Tuned:
-    """Every configuration of a method, and the best of them; a tie goes to the defaults."""
-    trials = [attempt(model, method, options, held_out, search) for options in configurations(method)]
-    best = max(trials, key=lambda trial: trial.dice)
+def tune(
+    model: Model,
+    method: str,
+    held_out: Sequence[Arrays],
+    search: Search,
+    points: Sequence[Mapping[str, Any]] | None = None,
+) -> Tuned:
+    """Every configuration of a method, and the best of them; a tie goes to the first, which is the defaults'."""
+    wanted = configurations(method) if points is None else points
+    trials = [attempt(model, method, options, held_out, search) for options in wanted]
+    best = max(trials, key=lambda trial: -math.inf if math.isnan(trial.dice) else trial.dice)
     return Tuned(method, best.options, best.dice, tuple(trials))
 
 

@@ -2,46 +2,58 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ttdg.adapt import METHODS, checked, defaults
 from ttdg.errors import UserError, near_miss
 from ttdg.experiment.config import MethodEntry
 from ttdg.experiment.fitting import FITTERS
+from ttdg.experiment.tune import configurations
 from ttdg.training import Recipe
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One row. `options` are those that differ from the default; `recipe` is that of its source model."""
+    """One row. `options` are those that differ from the default; `recipe` is that of its source model.
+
+    Where there are `configurations`, the row's options are yet to be chosen among them.
+    """
 
     label: str
     method: str
     options: Mapping[str, Any] = field(default_factory=dict)
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     recipe: Mapping[str, Any] = field(default_factory=dict)
+    configurations: tuple[Mapping[str, Any], ...] = ()
 
     def left_out(self) -> dict[str, str]:
         """The options at their defaults, as text."""
-        known = defaults(self.method)
-        return {name: repr(value) for name, value in known.items() if name not in self.options}
+        said = {*self.options, *(name for point in self.configurations for name in point)}
+        return {name: repr(value) for name, value in defaults(self.method).items() if name not in said}
 
 
 def variants(
     methods: str | Sequence[str | MethodEntry],
     parts: Mapping[str, Mapping[str, Any]],
     recipe: Mapping[str, Any],
+    tuned: bool = False,
 ) -> list[Variant]:
-    """`all` means every method whose parts come with the model or can be fitted."""
-    if isinstance(methods, str):
-        there = {*FITTERS, *trained_with(recipe)}
-        methods = [name for name, method in METHODS.items() if {*method.parts} <= there]
+    """`all`, alone or in a list, means every method whose parts come with the model or can be fitted.
+
+    With `tuned`, a row that says nothing of its options gets them from a search, where its method has a grid.
+    """
+    there = {*FITTERS, *trained_with(recipe)}
+    every = [name for name, method in METHODS.items() if {*method.parts} <= there]
     found = []
-    for entry in methods:
+    for entry in [m for name in ([methods] if isinstance(methods, str) else methods)
+                  for m in (every if name == "all" else [name])]:  # fmt: skip
         entry = MethodEntry(method=entry) if isinstance(entry, str) else entry
         for point in itertools.product(*([(k, v) for v in values] for k, values in entry.grid.items())):
-            found.append(_variant(entry, dict(point), parts, recipe))
+            variant = _variant(entry, dict(point), parts, recipe)
+            if tuned and not entry.grid and (entry.tuned or not entry.options):
+                variant = replace(variant, configurations=_searched(entry.method, variant.options))
+            found.append(variant)
     labels = [variant.label for variant in found]
     if twice := next((label for label in labels if labels.count(label) > 1), None):
         raise UserError(f"two rows of a table would be called {twice!r}; give one of them a `name:`")
@@ -72,6 +84,13 @@ def _variant(
     values = {name: checked(method, name, value) for name, value in options.items()}
     different = {name: value for name, value in values.items() if value != known[name]}
     return Variant(_label(entry, point), method, different, needed, own)
+
+
+def _searched(method: str, said: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """What a search would try beside the options that are said; nothing where there is nothing to choose."""
+    points = [{**point, **said} for point in configurations(method)]
+    different = tuple(point for number, point in enumerate(points) if point not in points[:number])
+    return different if len(different) > 1 else ()
 
 
 def trained_with(fields: Mapping[str, Any]) -> frozenset[str]:

@@ -1,8 +1,10 @@
-"""Doing a job: train a source model, fit a part, or score a method. Each leaves one result, whole or nothing."""
+"""Doing a job: train a source model, fit a part, tune or score a method. Each leaves one result, whole or nothing."""
 
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,15 +12,18 @@ import torch
 
 from ttdg.data import Benchmark, find_sites
 from ttdg.experiment.fitting import Source, fit
-from ttdg.experiment.jobs import Fitting, Job, Scoring, Training, key_of, to_dict
-from ttdg.experiment.measure import code_hash, counted_passes, forget_peak, peak_bytes
-from ttdg.experiment.opened import Opened, open_job, seed_all
+from ttdg.experiment.jobs import Fitting, Job, Scoring, Training, Tuning, key_of, to_dict
+from ttdg.experiment.measure import code_hash, counted_passes, forget_peak, peak_bytes, release
+from ttdg.experiment.opened import Opened, open_job, open_model, seed_all
+from ttdg.experiment.pictures import Same, held_out
 from ttdg.experiment.place import Place, alone
 from ttdg.experiment.rowfile import Row, write_rows
 from ttdg.experiment.scorer import Scorer
+from ttdg.experiment.tune import Search, record, tune
+from ttdg.experiment.tuned import write_tuned
 from ttdg.files import whole_folder
 from ttdg.parts import save_part
-from ttdg.training import Recipe, load, load_sources, make_fabric, train
+from ttdg.training import Recipe, Sources, load, load_sources, make_fabric, train
 from ttdg.training.checkpoint import versions
 
 
@@ -28,34 +33,61 @@ def work(job: Job, place: Place) -> None:
         if place.done(job):
             return
         torch.set_num_threads(place.threads)
-        if isinstance(job, Training):
-            _train(job, place)
-        elif isinstance(job, Fitting):
-            _fit(job, place)
-        else:
-            about, rows = score_job(job, place)
-            write_rows(place.record(key_of(job)), about, rows)
+        try:
+            _do(job, place)
+        finally:
+            release(place.device)
+
+
+def _do(job: Job, place: Place) -> None:
+    if isinstance(job, Training):
+        _train(job, place)
+    elif isinstance(job, Fitting):
+        _fit(job, place)
+    elif isinstance(job, Tuning):
+        write_tuned(place.tuned(key_of(job)), tune_job(job, place))
+    else:
+        about, rows = score_job(job, place)
+        write_rows(place.record(key_of(job)), about, rows)
 
 
 def _train(job: Training, place: Place) -> None:
     benchmark = Benchmark.from_dict(job.benchmark)
     recipe = Recipe(**{**job.recipe, "encoder_weights": place.encoder_weights})
-    sources = load_sources(find_sites(place.data, list(job.sources)), benchmark)
+    sources = _sources(place.data, key_of(job), tuple(job.sources), Same(benchmark))
     train(
         sources.train, sources.held_out, benchmark, recipe, place.model(key_of(job)),
         fabric=make_fabric(recipe, place.device), provenance=sources.provenance,
     )  # fmt: skip
 
 
+@lru_cache(1)
+def _sources(data: Path, training: str, names: tuple[str, ...], benchmark: Same) -> Sources:
+    """Decoded once for a model and the parts that are fitted to it, where one process does both."""
+    return load_sources(find_sites(data, list(names)), benchmark.benchmark)
+
+
 def _fit(job: Fitting, place: Place) -> None:
     model = load(place.model(job.training), place.device)
-    sites = find_sites(place.data, list(model.card.sources))
+    sources = _sources(place.data, job.training, tuple(model.card.sources), Same(model.card.benchmark))
     seed = int(model.card.recipe.get("seed", 0))
     seed_all(seed)
-    source = Source(model, load_sources(sites, model.card.benchmark), seed)
-    part = fit(job.part, source, job.settings)
+    part = fit(job.part, Source(model, sources, seed), job.settings)
     with whole_folder(place.part(key_of(job))) as folder:
         save_part(folder, job.part, part, model.card.sha256)
+
+
+def tune_job(job: Tuning, place: Place) -> dict[str, Any]:
+    """The choice with every trial. Read are the model's own sources, the fifth it was not trained on."""
+    model = open_model(job.training, job.fittings, place)
+    card = model.card
+    sites = find_sites(place.data, list(card.sources))
+    images = [
+        held_out(sites[name], card.benchmark, card.sources[name]["fingerprint"]) for name in card.sources
+    ]
+    found = tune(model, job.method, images, Search(**job.search), job.configurations)
+    return {"method": job.method, "sources": list(card.sources), "model": card.sha256, "search": dict(job.search),
+            **record(found), "code": code_hash(), "versions": versions()}  # fmt: skip
 
 
 def score_job(job: Scoring, place: Place) -> tuple[dict[str, Any], list[Row]]:
@@ -70,6 +102,7 @@ def score_job(job: Scoring, place: Place) -> tuple[dict[str, Any], list[Row]]:
         "key": key_of(job),
         "job": to_dict(job),
         "model": opened.model.card.sha256,
+        "options": dict(opened.options),
         "images": sum(len(cases) for cases in opened.orders.values()),
         "batches": sum(-(-len(cases) // job.batch) for cases in opened.orders.values()),
         "forwards": passes.forwards,

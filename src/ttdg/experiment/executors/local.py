@@ -21,6 +21,7 @@ class _Worker:
     pipe: Connection
     key: str | None = None
     since: float = 0.0
+    model: str | None = None  # of its last job: it may still have it open
 
 
 class Local:
@@ -31,11 +32,12 @@ class Local:
         self.workers: list[_Worker] = []
 
     def submit(self, key: str, spec: Mapping[str, Any]) -> None:
-        worker = next((w for w in self.workers if w.key is None), None)
+        model, idle = spec.get("training", key), [w for w in self.workers if w.key is None]
+        worker = next((w for w in idle if w.model == model), idle[0] if idle else None)
         if worker is None:
             worker = self._start(len(self.workers))
             self.workers.append(worker)
-        worker.key, worker.since = key, time.perf_counter()
+        worker.key, worker.model, worker.since = key, model, time.perf_counter()
         worker.pipe.send((key, dict(spec)))
 
     def wait(self, seconds: float) -> list[Outcome]:
@@ -56,7 +58,7 @@ class Local:
     def _start(self, number: int) -> _Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        gpu = str(number % self.gpus) if self.gpus else None
+        gpu = visible(self.gpus)[number % self.gpus] if self.gpus else None
         process = context.Process(target=_serve, args=(theirs, self.place, gpu, os.getpid()), daemon=True)
         process.start()
         theirs.close()
@@ -74,6 +76,12 @@ class Local:
             took, code = time.perf_counter() - worker.since, worker.process.exitcode
             why = f"was killed by signal {-code}" if code and code < 0 else f"ended with status {code}"
             return Outcome(key, f"its worker {why}; out of memory, perhaps", took, lost=True)
+
+
+def visible(count: int) -> list[str]:
+    """What names each of this process's GPUs in CUDA_VISIBLE_DEVICES, which may be set already."""
+    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return named if len(named) == count else [str(number) for number in range(count)]
 
 
 def _serve(pipe: Connection, place: Place, gpu: str | None, parent: int) -> None:

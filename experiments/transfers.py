@@ -1,0 +1,140 @@
+"""Gains over `source` by transfer, all protocols of a benchmark together, as Markdown.
+
+    python experiments/transfers.py docs/records/polyp docs/records/fundus
+    python experiments/transfers.py docs/results/single-source-seed0.csv.gz
+
+From packed records of `ttdg bench`, or from a csv with a row for each image and region. A transfer is a set of source
+sites and a target; its gain is the mean over images, each averaged over training seeds. Intervals resample transfers;
+harm is the share of images that lose more than 5 Dice; the last table asks whether the Dice a method expects of its
+own answers is to be believed.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from scipy.stats import spearmanr
+
+from ttdg.experiment.frame import SETTING, read_table
+from ttdg.experiment.statistics import bootstrap, harm
+from ttdg.experiment.summary import IMAGE, by_transfer, differences, image_dice, with_settings
+
+PAIRS = (
+    ("universe", "universe, random universe"), ("judge", "judge, no universe"), ("universe", "flip averaging"),
+    ("judge", "flip averaging"), ("judge", "mean of all readings"), ("judge", "alpha-bn"),
+    ("universe-gradient", "universe-gradient, random universe"),
+    ("universe-gradient", "universe-gradient, no universe"),
+    ("universe-gradient", "universe-gradient, no consensus"),
+)  # fmt: skip
+KEYS = [*SETTING, *IMAGE]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    images: pl.DataFrame  # KEYS and dice, in percent
+    said: pl.DataFrame  # KEYS, expected and half_width, where a method judges its answers
+
+
+def from_records(folder: Path) -> dict[str, Benchmark]:
+    table = read_table(folder)
+    beside = pl.col("metric").cast(pl.String)
+    said = table.rows.with_columns(beside).filter(beside.is_in(["expected", "half_width"]))
+    wide = said.pivot("metric", index=["job", *IMAGE], values="value")
+    return {folder.name: Benchmark(image_dice(table), with_settings(table, wide))}
+
+
+def from_csv(path: Path) -> dict[str, Benchmark]:
+    kinds = {"case": pl.String, "predicted": pl.Float64, "half_width": pl.Float64, "chosen": pl.String}
+    rows = pl.read_csv(path, schema_overrides=kinds).with_columns(
+        pl.lit("").alias("experiment"), pl.lit("single-to-each").alias("protocol"),
+        pl.lit("online").alias("stream"), pl.lit("").alias("site"),
+    )  # fmt: skip
+    found = {}
+    for (name,), mine in rows.group_by(["benchmark"], maintain_order=True):
+        images = mine.group_by(KEYS, maintain_order=True).agg((100 * pl.col("dice").mean()).alias("dice"))
+        said = mine.drop_nulls("predicted").group_by(KEYS, maintain_order=True)
+        beside = said.agg(pl.col("predicted").first().alias("expected"), pl.col("half_width").first())
+        found[str(name)] = Benchmark(images, beside)
+    return found
+
+
+def interval(gains: Sequence[float]) -> str:
+    """The mean over transfers, and 95 % of what other draws of transfers would give."""
+    if len(gains) < 2:
+        return "–"
+    low, high = bootstrap([np.array([gain]) for gain in gains], resample_images=False, draws=10_000)
+    return f"{np.mean(gains):+.2f} [{low:+.2f}, {high:+.2f}]"
+
+
+def means(paired: pl.DataFrame, method: str) -> dict[str, float]:
+    return {t.name: float(t.differences.mean()) for t in by_transfer(paired, method)}
+
+
+def gains(paired: pl.DataFrame, name: str, batch: int) -> None:
+    print(f"\n**{name}, batch {batch}**\n")
+    print(
+        "| method | transfers × seeds | Δ Dice [95 %] | worst transfer | images harmed |\n|---|---|---|---|---|"
+    )
+    rows = []
+    for method in paired["method"].unique(maintain_order=True):
+        mine = means(paired, method)
+        seeds = paired.filter(pl.col("method") == method)["seed"].n_unique()
+        worst = min(mine, key=lambda transfer: mine[transfer])
+        lost = 100 * harm(np.concatenate([t.by_seed for t in by_transfer(paired, method)]), 5.0)
+        cells = [f"{len(mine)} × {seeds}", interval(list(mine.values())), f"{mine[worst]:+.1f} ({worst})"]
+        rows.append((np.mean(list(mine.values())), f"| {method} | {' | '.join(cells)} | {lost:.1f} % |"))
+    print("\n".join(row for _, row in sorted(rows, key=lambda row: -row[0])))
+
+
+def compared(runs: dict[str, pl.DataFrame], batch: int) -> None:
+    print(f"\n| difference, batch {batch} | {' | '.join(runs)} |\n|---|{'---|' * len(runs)}")
+    for a, b in PAIRS:
+        cells = []
+        for paired in runs.values():
+            left, right = means(paired, a), means(paired, b)
+            cells.append(interval([left[t] - right[t] for t in left if t in right]))
+        if set(cells) != {"–"}:
+            print(f"| {a} − {b} | {' | '.join(cells)} |")
+
+
+def believed(benchmark: Benchmark, name: str, batch: int) -> None:
+    both = benchmark.said.join(benchmark.images, on=KEYS)
+    for method in ("judge", "universe"):
+        mine = both.filter((pl.col("method") == method) & (pl.col("batch") == batch))
+        if not len(mine):
+            continue
+        truth = (mine["dice"] / 100).to_numpy()
+        inside = np.abs(mine["expected"].to_numpy() - truth) <= mine["half_width"].to_numpy()
+        parts = [part for _, part in mine.group_by(["sources", "target", "seed"])]
+        within = np.nanmean([spearmanr(part["expected"], part["dice"])[0] for part in parts])
+        overall = spearmanr(mine["expected"], truth)[0]
+        print(f"| {method} | {name} | {batch} | {overall:.2f} | {within:.2f} | {100 * inside.mean():.0f} % |")
+
+
+def main(paths: list[Path]) -> None:
+    found: dict[str, Benchmark] = {}
+    for path in paths:
+        found |= from_records(path) if path.is_dir() else from_csv(path)
+    for batch in (4, 1):
+        runs = {}
+        for name, benchmark in found.items():
+            here = (pl.col("batch") == batch) & (pl.col("stream") == "online")
+            paired = differences(benchmark.images.filter(here), "source")
+            runs[name] = paired.filter(pl.col("method") != "source")
+            if len(runs[name]):
+                gains(runs[name], name, batch)
+        compared(runs, batch)
+    print(
+        "\n| method | benchmark | batch | rank correlation, all images | within a transfer | 80 % intervals cover |"
+    )
+    print("|---|---|---|---|---|---|")
+    for name, benchmark in found.items():
+        for batch in (4, 1):
+            believed(benchmark, name, batch)
+
+
+if __name__ == "__main__":
+    main([Path(name) for name in sys.argv[1:]])

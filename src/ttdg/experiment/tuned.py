@@ -1,0 +1,25 @@
+"""What a tuning chose, as the file that says so."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ttdg.errors import UserError
+from ttdg.files import write_text
+
+
+def write_tuned(path: Path, about: Mapping[str, Any]) -> None:
+    write_text(path, yaml.safe_dump(dict(about), sort_keys=False, allow_unicode=True))
+
+
+def chosen(path: Path) -> dict[str, Any]:
+    """The options that `write_tuned` was told of."""
+    try:
+        return dict(yaml.safe_load(path.read_text(encoding="utf-8"))["chosen"])
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError) as error:
+        raise UserError(
+            f"{path} does not say what was chosen ({error.__class__.__name__}); remove it and give the same "
+            "`ttdg bench` command again: only what it held is made anew"
+        ) from None

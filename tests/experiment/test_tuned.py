@@ -1,0 +1,239 @@
+"""Options chosen as part of a run: once a split, on sources alone, for every seed alike."""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+from dataclasses import asdict, replace
+
+import pytest
+import yaml
+
+from ttdg.errors import UserError
+from ttdg.experiment import work as working
+from ttdg.experiment.comparison import views
+from ttdg.experiment.config import parse_config
+from ttdg.experiment.frame import only, pack, read_table
+from ttdg.experiment.jobs import Scoring, Training, Tuning, from_dict, key_of, needs, to_dict
+from ttdg.experiment.place import Place
+from ttdg.experiment.plan import plan
+from ttdg.experiment.report import write_report
+from ttdg.experiment.rowfile import as_text, read_about, read_rows
+from ttdg.experiment.run import run_jobs
+from ttdg.experiment.runfile import Run, write_run
+from ttdg.experiment.tuned import chosen
+from ttdg.experiment.verify import verify
+from ttdg.experiment.work import score_job, work
+
+SEARCH = {"hospitals": 1, "images": 2, "batch": 2}
+TUNED = {"name": "main", "protocol": "leave-one-out", "methods": ["source", "alpha-bn"], "tuned": True}
+RECIPE = {"encoder": "light", "steps": 15, "batch": 4, "optimiser": "adamw", "lr": 0.01, "universe": 0.0}
+
+
+def of(kind, run):
+    return {key: job for key, job in run.jobs.items() if isinstance(job, kind)}
+
+
+def rows_of(place, run):
+    return {
+        key: str([row for row in read_rows(place.record(key)) if row[4] != "seconds"])
+        for key in of(Scoring, run)
+    }
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory, discs, world, here):
+    """A run with tuned rows, from yaml to records: (run, place). Not to be changed."""
+    folder = tmp_path_factory.mktemp("tuned")
+    fields = {"name": "t", "recipe": RECIPE, "tune": SEARCH, "experiments": [{**TUNED, "seeds": [1]}]}
+    config = parse_config(fields, "t.yaml")
+    jobs = plan(config, world)
+    run = Run(config.name, config.baseline, config.harm, config.model_dump(), jobs.jobs, jobs.entries,
+              str(discs), str(folder / "models"))  # fmt: skip
+    write_run(folder, run)
+    place = Place(folder, discs, folder / "models")
+    ended = run_jobs(dict(run.jobs), place, lambda: here(place))
+    assert not ended.failed, ended.failed
+    return run, place
+
+
+def test_jobs_that_were_there_before_tuning_keep_their_keys(planned):
+    for key, job in planned().jobs.items():
+        fields = asdict(job)
+        fields.pop("tuning", None)
+        kind = "score" if isinstance(job, Scoring) else "train"
+        if kind == "train":
+            assert fields["recipe"].pop("points") == 40
+        text = json.dumps({"format": 1, "kind": kind, **fields}, sort_keys=True)
+        assert key == hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def test_a_tuning_survives_json_and_any_change_of_it_is_another_key(planned):
+    run = planned(TUNED, tune=SEARCH)
+    key, job = next(iter(of(Tuning, run).items()))
+    assert key_of(from_dict(to_dict(job))) == key
+    assert from_dict(to_dict(job)) == job
+    for change in (
+        {"search": {}},
+        {"configurations": ({"alpha": 0.3},)},
+        {"training": "x"},
+        {"method": "dua"},
+    ):
+        assert key_of(replace(job, **change)) != key
+    scoring = next(job for job in of(Scoring, run).values() if job.tuning)
+    assert key_of(replace(scoring, tuning="x")) != key_of(scoring) != key_of(replace(scoring, tuning=None))
+
+
+def test_a_split_is_tuned_once_with_the_first_seed_and_for_all(planned):
+    run = planned(TUNED, tune=SEARCH, seeds=[3, 4])
+    tunings, trainings = of(Tuning, run), of(Training, run)
+    assert len(tunings) == 3
+    assert {trainings[job.training].recipe["seed"] for job in tunings.values()} == {3}
+    for job in of(Scoring, run).values():
+        if job.method == "source":
+            assert job.tuning is None
+        else:
+            sources = trainings[tunings[job.tuning].training].sources
+            assert sources == trainings[job.training].sources
+            assert not set(sources) & set(job.sites)
+            assert "alpha" not in job.defaults
+
+
+def test_the_first_seeds_models_are_trained_though_an_experiment_asks_for_others(planned):
+    run = planned({**TUNED, "seeds": [7]}, tune=SEARCH, seeds=[0])
+    assert sorted(job.recipe["seed"] for job in of(Training, run).values()) == [0, 0, 0, 7, 7, 7]
+
+
+def test_what_a_job_needs_stands_before_it_and_tuning_waits_for_its_parts(planned):
+    run = planned({**TUNED, "methods": ["deynet"]}, tune=SEARCH, seeds=[0, 1])
+    seen = set()
+    for key, job in run.jobs.items():
+        assert seen.issuperset(needs(job))
+        seen.add(key)
+    for job in of(Tuning, run).values():
+        assert {run.jobs[key].training for key in job.fittings.values()} == {job.training}
+        assert job.fittings
+
+
+def test_rows_that_say_their_options_are_left_alone(planned):
+    methods = ["norm", {"method": "alpha-bn", "name": "a", "options": {"alpha": 0.25}},
+               {"method": "tent", "grid": {"lr": [0.1, 0.2]}}]  # fmt: skip
+    assert not of(Tuning, planned({**TUNED, "methods": methods}, tune=SEARCH))
+    assert not of(Tuning, planned({**TUNED, "tuned": False}, tune=SEARCH))
+    both = planned({**TUNED, "methods": ["all", methods[1]]}, tune=SEARCH)
+    assert {"tent", "alpha-bn", "a"} < {entry.label for entry in both.entries}
+
+
+def test_a_row_may_be_tuned_beside_the_option_it_says(planned):
+    entry = {"method": "dua", "name": "d", "options": {"decay": 0.9}, "tuned": True}
+    job = next(iter(of(Tuning, planned({**TUNED, "methods": [entry]}, tune=SEARCH)).values()))
+    assert [point["decay"] for point in job.configurations] == [0.9, 0.9]
+    assert [point["least"] for point in job.configurations] == [0.005, 0.05]
+
+
+def test_tuning_on_nothing_is_a_mistake_that_is_named(planned):
+    with pytest.raises(UserError, match="'main' says `tuned: true`"):
+        planned(TUNED)
+    with pytest.raises(UserError, match="unknown key 'hospital'; did you mean 'hospitals'"):
+        planned(TUNED, tune={"hospital": 3})
+
+
+def test_what_was_chosen_is_written_with_every_trial_and_used(done):
+    run, place = done
+    for key, job in of(Tuning, run).items():
+        written = yaml.safe_load(place.tuned(key).read_text())
+        sources = run.jobs[job.training].sources
+        assert written["sources"] == list(sources)
+        assert [trial["options"] for trial in written["trials"]] == list(job.configurations)
+        assert written["dice"] == max(trial["dice"] for trial in written["trials"])
+        assert written["chosen"] in job.configurations
+    for key, job in of(Scoring, run).items():
+        options = read_about(place.record(key))["options"]
+        assert options == (chosen(place.tuned(job.tuning)) if job.tuning else {})
+        alike = replace(job, options=options, tuning=None)
+        again = [
+            (*row[:5], float(as_text(row[5]) or "nan"))
+            for row in score_job(alike, place)[1]
+            if row[4] != "seconds"
+        ]
+        assert str(again) == rows_of(place, run)[key]
+    used = {str(read_about(place.record(key))["options"]) for key in of(Scoring, run)}
+    assert used != {"{}"}
+
+
+def test_a_second_call_tunes_nothing(done, monkeypatch):
+    run, place = done
+    monkeypatch.setattr(working, "tune", lambda *_: pytest.fail("it was tuned already"))
+    for job in of(Tuning, run).values():
+        work(job, place)
+    again = run_jobs(dict(run.jobs), place, lambda: pytest.fail("nothing is to be run"))
+    assert again.found == len(run.jobs)
+
+
+def test_a_tuning_never_reads_a_target(done, tmp_path):
+    """The target's files are rubbish, and the choice is the same, trial by trial."""
+    run, place = done
+    shutil.copytree(place.data, tmp_path / "data")
+    for key, job in of(Tuning, run).items():
+        (target,) = {"east", "south", "west"} - set(run.jobs[job.training].sources)
+        for path in (tmp_path / "data" / target).rglob("*.png"):
+            path.write_bytes(b"no picture")
+        blind = replace(place, data=tmp_path / "data", run=tmp_path / "blind")
+        work(job, blind)
+        texts = [yaml.safe_load(p.tuned(key).read_text())["trials"] for p in (place, blind)]
+        one, two = ([{**trial, "seconds": 0} for trial in text] for text in texts)
+        assert one == two
+        shutil.rmtree(tmp_path / "data" / target)
+        shutil.copytree(place.data / target, tmp_path / "data" / target)
+
+
+def test_killed_at_random_points_it_ends_with_the_same_records(done, tmp_path, here):
+    run, place = done
+    fork, dice, kills = multiprocessing.get_context("fork"), random.Random(0), 0
+    wild = replace(place, run=tmp_path / "wild", models=tmp_path / "wild" / "models")
+    while True:
+        child = fork.Process(target=run_jobs, args=(dict(run.jobs), wild, lambda: here(wild)))
+        child.start()
+        child.join(dice.uniform(0.05, 0.5) if kills < 8 else 60)
+        if not child.is_alive():
+            break
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+        kills += 1
+    assert child.exitcode == 0
+    assert kills >= 2
+    assert rows_of(wild, run) == rows_of(place, run)
+    assert not list((wild.run / "tuned").glob(".*"))
+
+
+def test_the_report_lists_what_was_chosen_and_a_pack_carries_it(done, tmp_path):
+    _, place = done
+    table = read_table(place.run)
+    mine = views(table)[-1]
+    assert mine.title == "main: tuned options"
+    assert {*mine.header} == {"method", "east", "south", "west"}
+    assert [row[0].text for row in mine.rows] == ["alpha-bn"]
+    assert all(cell.text.startswith("alpha 0.") for cell in mine.rows[0][1:])
+    pack(only(table, ["main"]), tmp_path / "packed")
+    assert views(read_table(tmp_path / "packed"))[-1] == mine
+    write_report(table, place.run, tmp_path / "report", 0.0)
+    for name in ("tables.md", "tables.tex", "report.html"):
+        assert "tuned options" in (tmp_path / "report" / name).read_text()
+
+
+def test_tuned_rows_are_verified_from_the_run_and_from_a_pack_without_a_search(done, tmp_path, monkeypatch):
+    _, place = done
+    monkeypatch.setattr(working, "tune", lambda *_: pytest.fail("the record says what was chosen"))
+    assert verify(place.run, rows=30).in_words().startswith("verified: 30 rows")
+    pack(read_table(place.run), tmp_path / "packed")
+    found = verify(tmp_path / "packed", rows=30, data=place.data, models=place.models)
+    assert found.in_words().startswith("verified: 30 rows")
+
+
+def test_a_torn_choice_is_one_sentence(tmp_path):
+    (tmp_path / "a.yaml").write_text("chosen")
+    with pytest.raises(UserError, match="does not say what was chosen"):
+        chosen(tmp_path / "a.yaml")
