@@ -2,7 +2,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from scipy import ndimage
@@ -44,6 +44,7 @@ def test_a_site_grows_without_changing_the_pictures_it_has(variant, site, seed, 
 
 
 @some
+@example("lakeside", 32, 24)
 @given(sites, sizes, seeds)
 def test_the_cup_lies_inside_the_disc_with_a_rim_all_round(site, size, seed):
     _, masks = draw_site("fundus", site, 4, size, seed)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
+from scipy import ndimage
 
 from ttdg.data.synthetic.fields import (
     Field,
@@ -63,7 +64,8 @@ def draw_fundus(eyes: Eyes, patient: Random, rng: Random, size: int) -> tuple[Pi
     vessels = draw_vessels(rng, size, centre - np.array([0.1 * person.disc, 0]), person.vessel)
     vessels = vessels * (1 - 0.3 * soft_step(cup, 0.1))  # they dive into the cup
     picture = picture * (1 - vessels[..., None] * rgb(0.27, 0.55, 0.50))
-    return picture, (disc > 0).astype(np.uint8) + (cup > 0)
+    inside = ndimage.binary_erosion(disc > 0)  # in a small picture the rim may be thinner than a pixel
+    return picture, (disc > 0).astype(np.uint8) + ((cup > 0) & inside)
 
 
 def _depth(rng: Random, size: int, centre: Float[np.ndarray, "2"], radius: float, tall: float) -> Field:
