@@ -25,6 +25,7 @@ from ttdg.experiment.statistics import bootstrap
 
 RULES = list(product((0.02, 0.05, 0.1), (0.0, 0.5, 1.0)))
 NAMES = [candidate.name for candidate in candidates_of()]
+PLAIN = len(candidates_of(fused=False))
 METHODS: dict[EvidenceKind, str] = {
     "all": "judge",
     "universe": "universe",
@@ -43,7 +44,7 @@ def read(path: Path) -> Tables:
             if key.startswith(f"{universe} ")
         }
         dice, hospital = own.pop("dice"), own.pop("hospital").long()
-        tables[universe] = Table(own, dice, hospital)
+        tables[universe] = Table(own, dice, hospital, PLAIN)
     return tables
 
 

@@ -189,6 +189,22 @@ def test_a_fit_repeats_tells_its_progress_and_leaves_the_network_alone(ready):
     assert all(torch.equal(value, before[name]) for name, value in source.network.state_dict().items())
 
 
+def test_a_judge_of_four_readings_reads_four_and_knows_its_candidates(ready):
+    source = ready("judge")
+    prior, sites = MorphologyPrior.from_part(source.parts["prior"]), {"site": a_site(5)}
+    part = fit_judge(source.network, prior, sites, sites, BENCHMARK, draws=1, mixing_steps=1, readings="four")
+    adapter = adapt(replace(source, parts={**source.parts, "judge": part}), "judge")
+    seen: list[int] = []
+    first = next(m for m in adapter.network.modules() if isinstance(m, torch.nn.Conv2d))
+    first.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
+    adapter(some_images(3))
+    assert seen == [4 * 3]
+    assert not {"mix .1", "mix .5", "batch"} & set(adapter.candidates)
+    assert len(adapter.candidates) == adapter.verdict.prediction.dice.shape[1] == 7
+    with pytest.raises(UserError, match="unknown readings 'for'"):
+        fit_judge(source.network, prior, sites, sites, BENCHMARK, readings="for")
+
+
 def test_without_held_out_masks_there_is_nothing_to_learn_from(ready):
     source = ready("judge")
     prior = MorphologyPrior.from_part(source.parts["prior"])

@@ -80,7 +80,7 @@ def weigh(seen: Read, prior: MorphologyPrior, candidates: Sequence[Candidate]) -
     """The candidates' answers, those that listen to the universe after those that do not."""
     logits, projected = [], []
     for candidate in candidates:
-        P, V = (sum(x[i] for i in candidate.of) / len(candidate.of) for x in (seen.P, seen.V))
+        P, V = (torch.stack([x[i] for i in candidate.of]).mean(0) for x in (seen.P, seen.V))
         log_p, V = P.clamp(min=1e-7).log(), F.normalize(V, dim=1)
         if candidate.universe:
             heard = F.interpolate(prior.posterior(V), size=log_p.shape[2:], mode="bilinear")

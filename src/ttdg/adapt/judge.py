@@ -21,6 +21,7 @@ from ttdg.adapt.adapter import Adapter, Images, Logits, Method
 from ttdg.adapt.candidates import candidates_of, read, weigh
 from ttdg.adapt.mixing import set_mixing
 from ttdg.adapt.places import Places
+from ttdg.adapt.readings import SETS
 from ttdg.adapt.recorded import Kept
 from ttdg.adapt.regressor import Prediction, Regressor, features
 from ttdg.adapt.signals import signals
@@ -82,7 +83,8 @@ class JudgeAdapter:
             self.prior = self.prior.with_random_universe()
         self.places = Places(*judge.tensors[f"places.{kind.universe}"].to(device))
         set_mixing(self.network, judge.tensors["mixing"].tolist())
-        self.options = candidates_of(fused=kind.fused)
+        self.readings = SETS[judge.settings.get("readings", "seven")]
+        self.options = candidates_of(self.readings, fused=kind.fused)
         self.candidates = tuple(candidate.name for candidate in self.options)
         if always and always not in self.candidates:
             raise UserError(f"unknown candidate {always!r}{near_miss(always, self.candidates)}")
@@ -99,7 +101,9 @@ class JudgeAdapter:
 
     def _judge(self, images: Images) -> tuple[Tensor, ...]:
         """The chosen candidate's answer, which it is, and what was expected of all. On a GPU one recorded call."""
-        evidence = weigh(read(self.network, self.prior, images), self.prior, self.options)
+        evidence = weigh(
+            read(self.network, self.prior, images, readings=self.readings), self.prior, self.options
+        )
         batchnorm.use(self.network, batchnorm.EVAL)  # its groups were this batch's
         found = signals(evidence, self.regions, self.prior, self.places, only=self.names)
         predicted = self.regressor.predict(features(found, self.names))

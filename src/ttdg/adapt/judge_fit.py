@@ -14,11 +14,12 @@ from ttdg.adapt.candidates import candidates_of, read, weigh
 from ttdg.adapt.judge import KINDS, EvidenceKind
 from ttdg.adapt.mixing import fit_mixing, set_mixing
 from ttdg.adapt.places import Places, places_of
+from ttdg.adapt.readings import SETS
 from ttdg.adapt.regressor import features, fit_regressor
 from ttdg.adapt.signals import signals
 from ttdg.data import Arrays, Benchmark, normalise
 from ttdg.data.shifts import simulate
-from ttdg.errors import UserError
+from ttdg.errors import UserError, near_miss
 from ttdg.metrics import dice, region_masks, region_probabilities
 from ttdg.parts import Part, digest
 from ttdg.prior import MorphologyPrior
@@ -35,6 +36,7 @@ class Table:
     signals: Mapping[str, Float[Tensor, "k n"]]
     dice: Float[Tensor, "n k r"]
     hospital: Int[Tensor, " n"]  # which images came together
+    plain: int  # candidates, the first, in which the universe has no part
 
 
 Tables = Mapping[str, Table]  # by universe: "learned", and "random", the same evidence had it learned nothing
@@ -48,10 +50,15 @@ class Sight:
     priors: Mapping[str, MorphologyPrior]
     places: Mapping[str, Places]
     benchmark: Benchmark
+    readings: str = "seven"  # which of SETS
 
 
 def sight(
-    network: nn.Module, prior: MorphologyPrior, train: Mapping[str, Arrays], benchmark: Benchmark
+    network: nn.Module,
+    prior: MorphologyPrior,
+    train: Mapping[str, Arrays],
+    benchmark: Benchmark,
+    readings: str = "seven",
 ) -> Sight:
     """The network's mixing weights are set already; the places are those in its training images."""
     batchnorm.use(network, batchnorm.EVAL)
@@ -64,7 +71,7 @@ def sight(
                 yield normalise(images, benchmark.normalisation), labels
 
     places = {name: places_of(network, each, batches()) for name, each in priors.items()}
-    return Sight(network, priors, places, benchmark)
+    return Sight(network, priors, places, benchmark, readings)
 
 
 def fit_judge(
@@ -76,19 +83,22 @@ def fit_judge(
     *,
     draws: int | None = None,
     mixing_steps: int = 100,
+    readings: str = "seven",
     seed: int = 0,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Part:
     """The layers' mixing weights, learned on training images; then one regressor for each kind of evidence, fitted
     on images the network was not trained on: as they are, and at `draws` simulated hospitals (3, and more of a small
-    site, unless given), in batches of 4 and 1."""
+    site, unless given), in batches of 4 and 1. Four `readings` cost four forward passes and give up little."""
+    if readings not in SETS:
+        raise UserError(f"unknown readings {readings!r}{near_miss(readings, SETS)}")
     if not rounds(held_out, draws) or any(
         site.masks is None for site in (*train.values(), *held_out.values())
     ):
         raise UserError("the judge learns from held-out source images with masks, and here are none")
     network = copy.deepcopy(network)  # the caller's keeps its norm mode
     fit_mixing(network, list(train.values()), benchmark, steps=mixing_steps, seed=seed)
-    seen = sight(network, prior, train, benchmark)
+    seen = sight(network, prior, train, benchmark, readings)
     tables = evidence_tables(seen, held_out, draws=draws, seed=seed, progress=progress)
     return judge_part(tables, seen, seed=seed)
 
@@ -125,7 +135,7 @@ def judge_part(tables: Tables, seen: Sight, *, seed: int = 0) -> Part:
         "images": len(tables["learned"].dice),
         "prior": digest(seen.priors["learned"].to_part()),
     }
-    return Part(tensors, {"signals": kept, "regions": regions, **about})
+    return Part(tensors, {"signals": kept, "regions": regions, "readings": seen.readings, **about})
 
 
 def inputs(
@@ -133,7 +143,8 @@ def inputs(
 ) -> tuple[Float[Tensor, "n k f"], Float[Tensor, "n k r"], list[str]]:
     """What a regressor of this kind sees, what it should say, and the names of its signals."""
     use = KINDS[kind]
-    table, count = tables[use.universe], len(candidates_of(fused=use.fused))
+    table = tables[use.universe]
+    count = table.dice.shape[1] if use.fused else table.plain
     names = [name for name in tables["learned"].signals if use.sees(name)]
     found = {name: table.signals[name][:count] for name in names}
     return features(found, names), table.dice[:, :count], names
@@ -153,14 +164,16 @@ def gather(seen: Sight, arrays: Arrays, group: int, seed: int | None, *, togethe
             generator = torch.Generator().manual_seed(seed * 1_000_003 + len(parts))
             images, labels = simulate(images, labels, generator, group=group)
         images = normalise(images, benchmark.normalisation)
-        views, tables = read(seen.network, seen.priors["learned"], images, group=group), {}
+        readings = SETS[seen.readings]
+        views = read(seen.network, seen.priors["learned"], images, readings=readings, group=group)
+        tables: dict[str, Table] = {}
         for universe, prior in seen.priors.items():
-            evidence = weigh(views, prior, candidates_of())
+            evidence = weigh(views, prior, candidates_of(readings))
             only = None if universe == "learned" else ["universe"]
             found = signals(evidence, benchmark.regions, prior, seen.places[universe], only=only)
             scores = candidate_dice(evidence.logits, labels, benchmark.regions)
             company = torch.arange(len(images), device=device) // (group if seed is not None else len(images))
-            tables[universe] = Table(found, scores, company)
+            tables[universe] = Table(found, scores, company, evidence.plain)
         parts.append(tables)
     return joined(parts)
 
@@ -179,7 +192,8 @@ def joined(parts: list[Tables]) -> Tables:
         for table in tables:
             hospitals.append(table.hospital + known)
             known += int(table.hospital[-1]) + 1
-        return Table(found, torch.cat([table.dice for table in tables]), torch.cat(hospitals))
+        scores = torch.cat([table.dice for table in tables])
+        return Table(found, scores, torch.cat(hospitals), tables[0].plain)
 
     return {universe: together([part[universe] for part in parts]) for universe in parts[0]}
 

@@ -35,6 +35,7 @@ READINGS = (
     Reading("source, mirrored", 0.0, True),
     Reading("mix learned, mirrored", LEARNED, True),
 )
+SETS = {"seven": READINGS, "four": tuple(reading for reading in READINGS if reading.rho in (0.0, LEARNED))}
 
 
 @dataclass

@@ -144,7 +144,7 @@ def _universe(
         "certainty inside": _mean(posterior.amax(1), inside),
     }
     for name, labels in regions.items():
-        mine, theirs = (sum(x[:, label] for label in labels) for x in (posterior, soft))
+        mine, theirs = (torch.stack([x[:, label] for label in labels]).sum(0) for x in (posterior, soft))
         found[f"{name} agrees"] = (
             2 * (mine * theirs).sum((1, 2)) / (mine + theirs).sum((1, 2)).clamp(min=1e-3)
         )

@@ -79,6 +79,9 @@ def fit_judge(
         ),
     ] = None,
     mixing_steps: Annotated[int, typer.Option(min=1, help="Of the layers' mixing weights.")] = 100,
+    readings: Annotated[
+        str, typer.Option(help="seven or four: forward passes the judge takes for a batch.")
+    ] = "seven",
     seed: int = 0,
     again: AgainOption = False,
     device: DeviceOption = "auto",
@@ -102,7 +105,7 @@ def fit_judge(
     with bar("fitting judge", rounds(given.held_out, draws)) as progress:
         judge = fit(
             loaded.network, prior, given.train, given.held_out, loaded.card.benchmark,
-            draws=draws, mixing_steps=mixing_steps, seed=seed, progress=progress,
+            draws=draws, mixing_steps=mixing_steps, readings=readings, seed=seed, progress=progress,
         )  # fmt: skip
     _write(model, loaded, "judge", judge)
 
