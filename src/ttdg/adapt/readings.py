@@ -54,7 +54,7 @@ class Grouped:
         if groups[0].numel() // x.shape[1] < batchnorm.FEWEST:
             self.distance.append(x.new_zeros(len(self.rho), 2))
             return batchnorm.EVAL(layer, x)
-        v, m = torch.var_mean(groups.detach(), dim=(1, 3, 4))  # unbiased, as the running variance is
+        v, m = _moments(x.detach(), len(self.rho))
         rho = self._weight(layer)
         self.distance.append(_far(m - mean, v, var + layer.eps))
         scale = layer.weight / (torch.lerp(var.expand_as(v), v, rho) + layer.eps).sqrt()
@@ -94,6 +94,16 @@ def use_groups(network: nn.Module, rho: Sequence[float]) -> Grouped:
 def _weights(rho: tuple[float, ...], device: torch.device) -> Float[Tensor, " k"]:
     """Copied to the device once: the host would wait for every copy, and a recorded pass goes on reading this one."""
     return torch.tensor(rho, device=device)
+
+
+def _moments(x: Float[Tensor, "kb c h w"], groups: int) -> tuple[Float[Tensor, "k c"], Float[Tensor, "k c"]]:
+    """Variances (unbiased, as the running ones are) and means of each group, from those of its images: reducing along
+    the last axes alone is several times faster."""
+    n = x[0, 0].numel()
+    v, m = (moment.unflatten(0, (groups, -1)) for moment in torch.var_mean(x, dim=(2, 3), correction=0))
+    mean, total = m.mean(1), n * m.shape[1]
+    spread = (v + (m - mean[:, None]).square()).mean(1)
+    return spread * (total / max(total - 1, 1)), mean
 
 
 def _far(difference: Tensor, v: Tensor, var: Tensor) -> Float[Tensor, "k 2"]:

@@ -84,9 +84,16 @@ def _shape(R: Float[Tensor, "n h w"], entropy: Float[Tensor, "n h w"]) -> dict[s
 
 
 def _border(hard: Tensor) -> Tensor:
-    wide = F.max_pool2d(hard[:, None], 5, 1, 2)
-    narrow = -F.max_pool2d(-hard[:, None], 5, 1, 2)
-    return (wide - narrow)[:, 0]
+    wide, narrow = _grown(hard, 2)
+    return wide - narrow
+
+
+def _grown(hard: Float[Tensor, "n h w"], by: int) -> tuple[Float[Tensor, "n h w"], Float[Tensor, "n h w"]]:
+    """A mask dilated and eroded by a square, side by side: a square is its rows, then its columns."""
+    both = torch.stack([hard, -hard], 1)
+    tall = F.max_pool2d(both, (2 * by + 1, 1), 1, (by, 0))
+    grown = F.max_pool2d(tall, (1, 2 * by + 1), 1, (0, by))
+    return grown[:, 0], -grown[:, 1]
 
 
 def _one_piece(hard: Float[Tensor, "n y x"], R: Float[Tensor, "n y x"]) -> Float[Tensor, " n"]:
@@ -100,10 +107,11 @@ def _one_piece(hard: Float[Tensor, "n y x"], R: Float[Tensor, "n y x"]) -> Float
 
 def _contrast(hard: Float[Tensor, "n h w"], images: Float[Tensor, "n c h w"]) -> Float[Tensor, " n"]:
     """How far the colour just inside the border lies from that just outside, in the image's own deviations."""
-    wide = F.max_pool2d(hard[:, None], 9, 1, 4)
-    narrow = -F.max_pool2d(-hard[:, None], 9, 1, 4)
-    outside, inside = wide - hard[:, None], hard[:, None] - narrow
-    a, b = ((images * w).sum((2, 3)) / w.sum((2, 3)).clamp(min=1) for w in (inside, outside))
+    wide, narrow = _grown(hard, 4)
+    a, b = (
+        torch.einsum("nchw,nhw->nc", images, w) / w.sum((1, 2)).clamp(min=1)[:, None]
+        for w in (hard - narrow, wide - hard)
+    )
     return ((a - b) / (images.std((2, 3), correction=0) + 1e-3)).square().mean(1).sqrt()
 
 
@@ -129,9 +137,10 @@ def _universe(
 ) -> dict[str, Tensor]:
     """How the prediction fits the universe: cosine energies, the universe's own reading against the network's, the
     energy and spread of the matching of its nodes, and whether the points lie where they lay at the source."""
-    cosines, tau = prior.cosines(projected), prior.spec.tau
-    posterior = prior.by_label((cosines / tau).softmax(1))
-    fit = (prior.by_label((cosines / tau).exp()) + 1e-6).log() * tau  # soft maximum over a label's points
+    tau = prior.spec.tau
+    weight = prior.by_label((prior.cosines(projected) / tau).exp())
+    posterior = weight / weight.sum(1, keepdim=True)
+    fit = (weight + 1e-6).log() * tau  # soft maximum over a label's points
     soft = F.interpolate(P, size=projected.shape[2:], mode="area")
     inside = 1 - soft[:, 0]
     own = (soft * fit).sum(1)  # fit to the points of the predicted label …
