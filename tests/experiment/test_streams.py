@@ -2,7 +2,10 @@ import pytest
 import torch
 
 from ttdg.adapt import adapt
+from ttdg.adapt.judge import Verdict
+from ttdg.adapt.regressor import Prediction
 from ttdg.experiment.protocol import STREAMS
+from ttdg.experiment.scorer import Scorer
 from ttdg.experiment.streams import Leg, answers
 from ttdg.types import Batch
 
@@ -71,3 +74,31 @@ def test_offline_tent_is_the_network_after_one_pass(disc_model):
 def test_every_image_is_answered_once_in_order(stream):
     names = [a.cases[0] for _, a in answers(Counter(), [a_leg("a", 3), a_leg("b", 2)], stream)]
     assert names == ["a0", "a1", "a2", "b0", "b1"]
+
+
+class Judging(Counter):
+    """Believes its first candidate of the first image of a batch, its second of every other."""
+
+    def __call__(self, images):
+        chosen = torch.ones(len(images), dtype=torch.long)
+        chosen[0] = 0
+        dice = torch.tensor([[0.25, 0.75]]).expand(len(images), 2)
+        self.verdict = Verdict(chosen, Prediction(dice, dice / 5, dice[None]), ("a", "b"))
+        return super().__call__(images)
+
+
+def test_what_a_method_expects_of_its_own_answers_is_kept_beside_their_scores():
+    masks = torch.zeros(2, 8, 8, dtype=torch.long)
+    leg = Leg("x", lambda: [Batch(torch.zeros(2, 3, 8, 8), masks, ("p", "q"))])
+    scorer = Scorer("x", [("site", "p"), ("site", "q")], {"r": (1,)})
+    rows = [row for _, answer in answers(Judging(), [leg], "online") for row in scorer.add(answer)]
+    rows += scorer.finish()
+    said = {(case, metric): value for _, _, case, region, metric, value in rows if region == ""}
+    assert said["p", "expected"] == 0.25
+    assert said["q", "expected"] == 0.75
+    assert said["q", "half_width"] == pytest.approx(0.15)
+    assert {metric for _, metric in said} == {"seconds", "expected", "half_width"}
+
+
+def test_a_method_that_expects_nothing_leaves_no_such_rows():
+    assert [a.said for _, a in answers(Counter(), [a_leg("a", 1)], "online")] == [{}]
