@@ -38,14 +38,14 @@ def fit_mixing(
     optimiser = torch.optim.Adam([logit], lr)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
-        images, labels = _batch(sites, groups, group, generator, device)
+        images, labels = drawn_batch(sites, groups, group, generator, device)
         images, labels = simulate(images, labels, generator, group=group)
         use_groups(network, [LEARNED] * groups)
         with torch.enable_grad():
             for layer, rho in zip(layers, logit.sigmoid(), strict=True):
                 layer.own_rho = rho  # type: ignore[assignment]
             logits = network(normalise(images, benchmark.normalisation))
-            loss = nn.functional.cross_entropy(logits, labels) + _dice_loss(logits, labels)
+            loss = nn.functional.cross_entropy(logits, labels) + dice_loss(logits, labels)
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
@@ -64,7 +64,7 @@ def set_mixing(network: nn.Module, values: Sequence[float] | None = None) -> lis
     return [float(layer.own_rho) for layer in layers]  # type: ignore[arg-type]
 
 
-def _batch(
+def drawn_batch(
     sites: Sequence[Arrays], groups: int, group: int, generator: torch.Generator, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     images, labels = [], []
@@ -77,7 +77,7 @@ def _batch(
     return torch.cat(images).to(device).float() / 255, torch.cat(labels).to(device).long()
 
 
-def _dice_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def dice_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     P = logits.softmax(1)[:, 1:]
     Y = nn.functional.one_hot(labels, logits.shape[1]).movedim(-1, 1)[:, 1:].to(P)
     both, sizes = (P * Y).sum((2, 3)), (P + Y).sum((2, 3))

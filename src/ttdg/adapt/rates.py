@@ -21,7 +21,7 @@ from ttdg.adapt import batchnorm
 from ttdg.adapt.adapter import Images, Logits
 from ttdg.adapt.affine import Affine, Rates
 from ttdg.adapt.entropy import entropy
-from ttdg.adapt.mixing import _batch, _dice_loss
+from ttdg.adapt.mixing import dice_loss, drawn_batch
 from ttdg.adapt.universe_gradient import UniverseAdapter, universe_gradient
 from ttdg.data import Arrays, Benchmark, normalise
 from ttdg.data.shifts import simulate
@@ -195,13 +195,13 @@ def hospitals(
     """Batches of one site each under one full-strength shift, normalised as the network wants them, and labels."""
     generator = torch.Generator().manual_seed(seed)
     for at in range(0, count, DRAW):
-        images, labels = simulate(*_batch(sites, DRAW, group, generator, device), generator, group=group)
+        images, labels = simulate(*drawn_batch(sites, DRAW, group, generator, device), generator, group=group)
         images = normalise(images, benchmark.normalisation)
         yield from list(zip(images.split(group), labels.split(group), strict=True))[: count - at]
 
 
 def supervised(logits: Logits, labels: Tensor) -> Tensor:
-    return F.cross_entropy(logits, labels) + _dice_loss(logits, labels)
+    return F.cross_entropy(logits, labels) + dice_loss(logits, labels)
 
 
 def _matching(network: nn.Module, prior: MorphologyPrior, name: str) -> Inner:

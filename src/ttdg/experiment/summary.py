@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 PERCENT = ("dice", "alignment", "alignment_max", "structure", "instance_dice")
 IMAGE = ("target", "site", "case")
-BESIDE = ("seconds", "instances", "expected", "half_width")  # metrics that are not scores
 
 
 @dataclass(frozen=True)
