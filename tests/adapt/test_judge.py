@@ -205,6 +205,19 @@ def test_a_judge_of_four_readings_reads_four_and_knows_its_candidates(ready):
         fit_judge(source.network, prior, sites, sites, BENCHMARK, readings="for")
 
 
+def test_without_controls_all_judges_but_the_random_ones_are_the_same(ready):
+    source = ready("judge")
+    prior, sites = MorphologyPrior.from_part(source.parts["prior"]), {"site": a_site(5)}
+    full, few = (
+        fit_judge(source.network, prior, sites, sites, BENCHMARK, draws=1, mixing_steps=1, controls=controls)
+        for controls in (True, False)
+    )
+    assert {name for name in full.tensors if "random" in name} == set(full.tensors) - set(few.tensors)
+    assert all(torch.equal(value, full.tensors[name]) for name, value in few.tensors.items())
+    with pytest.raises(UserError, match="--controls"):
+        adapt(replace(source, parts={**source.parts, "judge": few}), "universe", variant="random-universe")
+
+
 def test_without_held_out_masks_there_is_nothing_to_learn_from(ready):
     source = ready("judge")
     prior = MorphologyPrior.from_part(source.parts["prior"])

@@ -76,8 +76,8 @@ class JudgeAdapter:
         self.network = network.eval().requires_grad_(False)
         self.prior = prior.requires_grad_(False).to(device)
         self.regions = {name: tuple(labels) for name, labels in judge.settings["regions"].items()}
-        self.names = judge.settings["signals"][evidence]
         self.regressor = load_regressor(judge, evidence).to(device)
+        self.names = judge.settings["signals"][evidence]
         kind = KINDS[evidence]
         if kind.universe == "random":
             self.prior = self.prior.with_random_universe()
@@ -153,7 +153,7 @@ def load_regressor(part: Part, evidence: str) -> Regressor:
     }
     if not tensors:
         raise UserError(
-            f"the judge was not fitted to {evidence!r} evidence; fit it again with `ttdg fit-judge`"
+            f"the judge was not fitted to {evidence!r} evidence; fit it again with `ttdg fit-judge --again --controls`"
         )
     return Regressor(**tensors)
 

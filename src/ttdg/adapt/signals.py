@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -89,11 +89,11 @@ def _border(hard: Tensor) -> Tensor:
 
 
 def _grown(hard: Float[Tensor, "n h w"], by: int) -> tuple[Float[Tensor, "n h w"], Float[Tensor, "n h w"]]:
-    """A mask dilated and eroded by a square, side by side: a square is its rows, then its columns."""
-    both = torch.stack([hard, -hard], 1)
-    tall = F.max_pool2d(both, (2 * by + 1, 1), 1, (by, 0))
-    grown = F.max_pool2d(tall, (1, 2 * by + 1), 1, (0, by))
-    return grown[:, 0], -grown[:, 1]
+    """A mask dilated and eroded by a square: where the mean over the square is above 0, and where it is 1. A square
+    is its rows, then its columns."""
+    tall = F.avg_pool2d(hard[:, None], (2 * by + 1, 1), 1, (by, 0), count_include_pad=False)
+    mean = F.avg_pool2d(tall, (1, 2 * by + 1), 1, (0, by), count_include_pad=False)[:, 0]
+    return (mean > 0).to(hard), (mean == 1).to(hard)
 
 
 def _one_piece(hard: Float[Tensor, "n y x"], R: Float[Tensor, "n y x"]) -> Float[Tensor, " n"]:
@@ -158,7 +158,16 @@ def _universe(
             2 * (mine * theirs).sum((1, 2)) / (mine + theirs).sum((1, 2)).clamp(min=1e-3)
         )
         found[f"{name} area"] = ((mine.mean((1, 2)) + 1e-3) / (theirs.mean((1, 2)) + 1e-3)).log()
-    return found | _matched(prior, places, prior.nodes(projected, P.argmax(1)))
+    return found | _matched(prior, places, prior.nodes(projected, _likeliest(P)))
+
+
+def _likeliest(P: Float[Tensor, "n l h w"]) -> Int[Tensor, "n h w"]:
+    """`P.argmax(1)`, label by label: several times faster where labels are few and pictures large."""
+    best, label = P[:, 0], torch.zeros_like(P[:, 0], dtype=torch.long)
+    for number in range(1, P.shape[1]):
+        label = torch.where(P[:, number] > best, number, label)
+        best = torch.maximum(best, P[:, number])
+    return label
 
 
 def _matched(prior: MorphologyPrior, places: Places, nodes: Nodes) -> dict[str, Tensor]:

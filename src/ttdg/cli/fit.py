@@ -82,6 +82,9 @@ def fit_judge(
     readings: Annotated[
         str, typer.Option(help="seven or four: forward passes the judge takes for a batch.")
     ] = "seven",
+    controls: Annotated[
+        bool, typer.Option("--controls", help="Also a judge of a random universe, to compare with.")
+    ] = False,
     seed: int = 0,
     again: AgainOption = False,
     device: DeviceOption = "auto",
@@ -105,7 +108,7 @@ def fit_judge(
     with bar("fitting judge", rounds(given.held_out, draws)) as progress:
         judge = fit(
             loaded.network, prior, given.train, given.held_out, loaded.card.benchmark,
-            draws=draws, mixing_steps=mixing_steps, readings=readings, seed=seed, progress=progress,
+            draws=draws, mixing_steps=mixing_steps, readings=readings, controls=controls, seed=seed, progress=progress,
         )  # fmt: skip
     _write(model, loaded, "judge", judge)
 
