@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from adapt import made_parts
+from adapt_whole import made_parts
 from ttdg.adapt import METHODS, adapt
 from ttdg.data import find_sites, load_arrays, load_benchmark
 from ttdg.data.synthetic import write_benchmark

@@ -1,0 +1,92 @@
+"""What surrounds a method: its parts, a whole site read, adapted, scored and recorded, and source training."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from ttdg.adapt import METHODS, adapt
+from ttdg.adapt.judge_fit import fit_judge
+from ttdg.data import Arrays, Benchmark, find_sites, stream
+from ttdg.experiment.evaluate import Setting
+from ttdg.experiment.records import write
+from ttdg.experiment.site import evaluate_site
+from ttdg.metrics import score
+from ttdg.networks import Segmenter, replay
+from ttdg.parts import Part
+from ttdg.prior import MorphologyPrior, prior_for
+from ttdg.training import Model, Recipe, load_sources, make_fabric, train
+from ttdg.training.extras import fit_part
+
+
+def made_parts(network: Segmenter, benchmark: Benchmark, arrays: Arrays, names: list[str]) -> dict[str, Part]:
+    """The parts these methods need, fitted for a moment: speed does not depend on how well."""
+    wanted = {part for name in names for part in METHODS[name].parts}
+    site, device = {"a": arrays}, next(network.parameters()).device
+    parts = (
+        {"prior": prior_for(network, len(benchmark.labels)).to_part()} if wanted & {"prior", "judge"} else {}
+    )
+    if "judge" in wanted:
+        prior = MorphologyPrior.from_part(parts["prior"]).to(device)
+        parts["judge"] = fit_judge(network, prior, site, site, benchmark, draws=1, mixing_steps=1)
+    for name in wanted - parts.keys():
+        parts[name] = fit_part(name, network, site, benchmark, device, steps=1)
+    return parts
+
+
+def reading_and_scoring(model: Model, folder: Path, repeats: int) -> dict[str, float]:
+    """Seconds an image of reading, of `source` and of scoring, on one site."""
+    device = next(model.network.parameters()).device
+    benchmark, sites = model.card.benchmark, find_sites(folder)
+    cases = next(iter(sites.values())).cases
+    adapter, spent = adapt(model.network, "source"), {"reading": 0.0, "source": 0.0, "scoring": 0.0}
+    for _ in range(max(1, repeats // 3)):
+        clock = time.perf_counter()
+        for loaded in stream(cases, benchmark, 4, device=device):
+            spent["reading"] += time.perf_counter() - clock
+            for name, work in (("source", lambda b=loaded.batch: adapter(b.images)), ("scoring", None)):
+                clock = time.perf_counter()
+                if work is not None:
+                    logits = work()
+                else:
+                    score(logits, loaded.batch.masks, benchmark.regions)
+                spent[name] += time.perf_counter() - clock
+            clock = time.perf_counter()
+    return {name: value / len(cases) / max(1, repeats // 3) for name, value in spent.items()}
+
+
+def whole_site(model: Model, folder: Path, method: str) -> float:
+    """Images a second of a site read, adapted, scored and recorded, the second time."""
+    site = next(iter(find_sites(folder).values()))
+    for _ in range(2):
+        start = time.perf_counter()
+        records = evaluate_site(model, site, model.card.benchmark, Setting(site.name, method, "online", 4))
+        write(folder.parent / "records", records)
+        spent = time.perf_counter() - start
+    return len(site.cases) / spent
+
+
+def training_speed(folder: Path, benchmark: Benchmark, recipe: Recipe, device: str) -> float:
+    """Images a second of source training once it runs, from the times of its progress events."""
+    sources = load_sources(find_sites(folder), benchmark)
+    events: list[tuple[int, float]] = []
+    train(
+        sources.train, {}, benchmark, recipe,
+        folder.parent / f"model-{recipe.batch}-{recipe.universe}-{replay.enabled()}",
+        fabric=make_fabric(recipe, device), provenance=sources.provenance, every=recipe.steps,
+        on_progress=lambda event: events.append((event.step, time.perf_counter())),
+    )  # fmt: skip
+    (first, start), (last, end) = events[1], events[-2]
+    return (last - first) * recipe.batch / (end - start)
+
+
+def resident_growth(model: Model, folder: Path) -> float:
+    """MB of resident memory that a second, four times longer pass over a site adds."""
+    site = next(iter(find_sites(folder).values()))
+    longer = replace(site, cases=site.cases * 4)
+    setting = Setting(site.name, "source", "online", 4)
+    evaluate_site(model, site, model.card.benchmark, setting)
+    before = psutil.Process().memory_info().rss
+    evaluate_site(model, longer, model.card.benchmark, setting)
+    return (psutil.Process().memory_info().rss - before) / 2**20
