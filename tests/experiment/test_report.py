@@ -15,7 +15,7 @@ import pytest
 from ttdg.errors import UserError
 from ttdg.experiment.comparison import views
 from ttdg.experiment.frame import only, pack, read_table
-from ttdg.experiment.jobs import Scoring
+from ttdg.experiment.jobs import Scoring, Training
 from ttdg.experiment.leaderboard import write_leaderboard
 from ttdg.experiment.printed import comma_separated, escaped, latex, markdown
 from ttdg.experiment.report import insert, write_report
@@ -204,7 +204,19 @@ def test_other_versions_owe_a_tolerance_and_not_bits(finished, tmp_path):
     assert result.in_words().endswith("the code has changed since these records were made")
 
 
-def test_data_that_are_gone_are_asked_for(finished, tmp_path):
+def test_a_folder_of_benchmarks_will_do_for_the_data(finished, tmp_path, monkeypatch):
+    folder, table = finished[0], read_table(finished[0])
+    pack(table, tmp_path / "packed")
+    name = next(job.benchmark["name"] for job in table.run.jobs.values() if isinstance(job, Training))
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all" / name).symlink_to(Path(table.run.data).resolve())
+    assert verify(tmp_path / "packed", 2, data=tmp_path / "all", models=folder / "models").agrees
+    monkeypatch.setenv("TTDG_DATA", str(tmp_path / "all"))
+    assert verify(tmp_path / "packed", 2, models=folder / "models").agrees
+
+
+def test_data_that_are_gone_are_asked_for(finished, tmp_path, monkeypatch):
+    monkeypatch.delenv("TTDG_DATA", raising=False)
     pack(read_table(finished[0]), tmp_path)
     with pytest.raises(UserError, match="name the benchmark folder with --data"):
         verify(tmp_path)

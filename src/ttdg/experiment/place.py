@@ -56,6 +56,12 @@ class Place:
         return (self.part(key) / f"{job.part}.safetensors").is_file()
 
 
+def benchmark_folder(named: Path, benchmark: str) -> Path:
+    """The folder itself, or the one of that name in a folder of benchmarks."""
+    inside = named / benchmark
+    return inside if not (named / "benchmark.yaml").exists() and inside.is_dir() else named
+
+
 @contextmanager
 def alone(path: Path, wait: bool = True) -> Iterator[None]:
     """Only one process holds `path`; a killed one holds nothing. Without `wait`, a held one is an error."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from ttdg.data import find_sites, load_benchmark
 from ttdg.errors import UserError, near_miss
 from ttdg.experiment.config import Config, read_config
-from ttdg.experiment.place import Place, cores
+from ttdg.experiment.place import Place, benchmark_folder, cores
 from ttdg.experiment.plan import narrowed, plan, survey
 from ttdg.experiment.request import Ready, Request
 from ttdg.experiment.runfile import Run, write_run
@@ -59,8 +59,7 @@ def _data(config: Config, request: Request, out: Path) -> Path:
         named = Path(os.environ["TTDG_DATA"])
     if named is None:
         raise UserError("name the benchmark folder with --data, with `data:` in the yaml, or set TTDG_DATA")
-    inside = named / (config.benchmark or config.name)
-    root = inside if not (named / "benchmark.yaml").exists() and inside.is_dir() else named
+    root = benchmark_folder(named, config.benchmark or config.name)
     if not root.is_dir():
         raise UserError(f"no folder at {root}; name the benchmark folder with --data")
     return root.resolve()

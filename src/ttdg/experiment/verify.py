@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import random
 import tempfile
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ import torch
 from ttdg.errors import UserError
 from ttdg.experiment.frame import UNPUBLISHED, Table, polars, read_table
 from ttdg.experiment.jobs import Fitting, Scoring, Training, needs
-from ttdg.experiment.place import Place
+from ttdg.experiment.place import Place, benchmark_folder
 from ttdg.experiment.rowfile import COLUMNS
 from ttdg.experiment.summary import PERCENT
 from ttdg.experiment.work import score_job, work
@@ -72,9 +73,7 @@ def verify(
 ) -> Verification:
     """Rerun the scorings that hold `rows` rows drawn by `seed`, and write what came of it beside the records."""
     table = read_table(folder)
-    root = data or (Path(table.run.data) if table.run.data else None)
-    if root is None or not root.is_dir():
-        raise UserError("the run's data are not at hand; name the benchmark folder with --data")
+    root = _data(table, data)
     drawn = _draw(table, rows, seed)
     differences: list[float] = []
     exact, retrained, other = True, 0, False
@@ -98,6 +97,15 @@ def verify(
                           tolerance, digest(table), versions(), retrained, other)  # fmt: skip
     write_text(folder / FILE, json.dumps(asdict(result) | {"agrees": result.agrees}, indent=1) + "\n")
     return result
+
+
+def _data(table: Table, named: Path | None) -> Path:
+    """As `ttdg bench` finds them: named, where the run found them, or in $TTDG_DATA."""
+    root = named or Path(table.run.data or os.environ.get("TTDG_DATA", ""))
+    benchmark = next(job.benchmark["name"] for job in table.run.jobs.values() if isinstance(job, Training))
+    if not (named or table.run.data or "TTDG_DATA" in os.environ) or not root.is_dir():
+        raise UserError("the run's data are not at hand; name the benchmark folder with --data")
+    return benchmark_folder(root, benchmark)
 
 
 def _draw(table: Table, count: int, seed: int) -> dict[str, dict[tuple[str, ...], np.float32]]:
