@@ -1,8 +1,9 @@
 import pytest
+import torch
 
 from ttdg.errors import UserError
 from ttdg.networks import NetworkSpec, Segmenter
-from ttdg.prior import prior_for
+from ttdg.prior import maps_of, prior_for
 from ttdg.training import Recipe
 
 
@@ -24,6 +25,8 @@ def test_the_rate_decays_from_lr_to_zero():
         ({"precision": "16"}, "unknown precision"),
         ({"steps": 0}, "steps must be positive"),
         ({"points": 0}, "points must be positive"),
+        ({"sampling": 3}, "sampling is one of 2, 4, 8, 16"),
+        ({"edges": -0.5}, "edges at least 0"),
         ({"encoder_weights": "nowhere.safetensors"}, "no encoder weights at nowhere"),
     ],
 )
@@ -46,3 +49,17 @@ def test_a_universe_of_any_size_can_be_built_and_left_alone_it_is_the_usual(poin
     prior = prior_for(network, 2, **Recipe(points=points).of_prior())
     assert (len(prior.universe), prior.spec.per_tissue) == (3 * points, nodes)
     assert prior_for(network, 2, **Recipe().of_prior()).spec == prior_for(network, 2).spec
+
+
+@pytest.mark.parametrize(("sampling", "edges", "tau"), [(8, 0.5, 0.1), (2, 0.0, 0.2)])
+def test_sampling_edges_and_temperature_reach_the_prior_which_still_matches(sampling, edges, tau):
+    network = Segmenter(NetworkSpec(2, "light")).eval()
+    prior = prior_for(network, 2, **Recipe(sampling=sampling, edges=edges, tau=tau).of_prior())
+    assert (prior.spec.stride, prior.spec.edge_weight, prior.spec.tau) == (sampling, edges, tau)
+    labels = torch.zeros(2, 64, 64, dtype=torch.long)
+    labels[:, 16:48, 16:48] = 1
+    with torch.no_grad():
+        projected = prior.project(maps_of(network, torch.rand(2, 3, 64, 64))[1])
+    assert projected.shape[2:] == (64 // sampling, 64 // sampling)
+    nodes = prior.nodes(projected, labels)
+    assert torch.allclose(prior.match(nodes).sum(2)[nodes.mask], torch.ones(()), atol=1e-2)

@@ -9,9 +9,8 @@ from typing import Any
 from ttdg.experiment.protocol import Target
 
 FORMAT = 1  # of records; a change here makes every key another
-LATER: Mapping[str, Any] = {
-    "points": 40
-}  # fields of the recipe newer than the format: at this value not in a key
+# fields of the recipe newer than the format: at this value not in a key
+LATER: Mapping[str, Any] = {"points": 40, "sampling": 4, "edges": 0.0, "tau": 0.1}
 
 
 @dataclass(frozen=True)

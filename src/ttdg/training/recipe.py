@@ -10,6 +10,7 @@ from ttdg.networks import ENCODERS
 from ttdg.prior import PriorSpec
 from ttdg.training.losses import LOSSES
 
+SAMPLINGS = (2, 4, 8, 16)
 CHOICES = {"strides": ("v1", "v1.5"), "optimiser": ("sgd", "adamw"), "precision": ("auto", "32", "bf16")}
 
 
@@ -34,7 +35,10 @@ class Recipe:
     precision: str = "auto"
     seed: int = 0
     deterministic: bool = False
-    points: int = 40  # of 𝒰, a tissue
+    points: int = PriorSpec.points  # of 𝒰, a tissue
+    sampling: int = PriorSpec.stride  # pixels from node to node
+    edges: float = PriorSpec.edge_weight  # λ, of the edges in the matching
+    tau: float = PriorSpec.tau  # of the posterior and the loss
 
     def __post_init__(self) -> None:
         choices = {"encoder": ENCODERS, "loss": LOSSES, "augmentation": AUGMENTATIONS, **CHOICES}
@@ -42,9 +46,13 @@ class Recipe:
             value = getattr(self, name)
             if value not in known:
                 raise UserError(f"unknown {name} {value!r}{near_miss(value, known)}")
-        for name in ("steps", "batch", "lr", "points"):
+        for name in ("steps", "batch", "lr", "points", "tau"):
             if getattr(self, name) <= 0:
                 raise UserError(f"{name} must be positive, not {getattr(self, name)}")
+        if self.sampling not in SAMPLINGS or self.edges < 0:
+            raise UserError(
+                f"sampling is one of {', '.join(map(str, SAMPLINGS))} pixels, and edges at least 0"
+            )
         if self.encoder_weights is not None and not Path(self.encoder_weights).is_file():
             raise UserError(f"no encoder weights at {self.encoder_weights}")
 
@@ -52,9 +60,11 @@ class Recipe:
         """Poly decay."""
         return self.lr * (1 - step / self.steps) ** self.power
 
-    def of_prior(self) -> dict[str, int]:
+    def of_prior(self) -> dict[str, Any]:
         """Settings of the morphology prior: a tissue gives no more nodes than there are points to match them to."""
-        return {"points": self.points, "per_tissue": min(PriorSpec.per_tissue, self.points)}
+        nodes = min(PriorSpec.per_tissue, self.points)
+        own = {"stride": self.sampling, "edge_weight": self.edges, "tau": self.tau}
+        return {"points": self.points, "per_tissue": nodes, **own}
 
     def to_dict(self) -> dict[str, Any]:
         """What is stored with the model: the weights' file name, not where it lay."""
