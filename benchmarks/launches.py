@@ -7,7 +7,7 @@ At batch 4 a GPU waits for Python: what a method costs is the number of calls it
 This counts aten calls that would be kernels (views and allocations are free), in one batch after a few others, and
 divides by the calls of the declared passes: a forward is `norm`'s, a backward what `tent` makes beyond it. `waits` are
 calls that stop the host until the device has caught up, `constants` tensors made from Python values, each a copy to the
-device. Optimisers are fused and Sinkhorn is one kernel, as on a GPU, and no step is recorded, since a recorded one is a
+device. Optimisers are fused, Sinkhorn and a grouped BatchNorm are one kernel, as on a GPU, and no step is recorded, since a recorded one is a
 single call. A count is no time: it says where to look.
 """
 
@@ -29,7 +29,7 @@ from rich.table import Table
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from adapt_whole import made_parts
-from ttdg.adapt import METHODS, adapt
+from ttdg.adapt import METHODS, adapt, grouped
 from ttdg.data import find_sites, load_arrays, load_benchmark
 from ttdg.data.synthetic import write_benchmark
 from ttdg.matching import lagged
@@ -96,8 +96,8 @@ def _masked(args: tuple[Any, ...]) -> bool:
 
 @contextmanager
 def as_on_a_gpu(launches: Launches) -> Iterator[None]:
-    """What asks where a tensor lies hears: on a GPU. Optimisers are fused then, Sinkhorn's plan counts as its fused
-    kernel, and loops hear late that they have come to rest, which is no waiting."""
+    """What asks where a tensor lies hears: on a GPU. Optimisers are fused then, Sinkhorn's plan and a
+    grouped BatchNorm count as their fused kernels, and loops hear late that they have come to rest, which is no waiting."""
     sinkhorn = importlib.import_module("ttdg.matching.sinkhorn")  # the name is also its function's
 
     def uncounted(work: Callable[..., Any], instead: int = 0) -> Callable[..., Any]:
@@ -107,7 +107,7 @@ def as_on_a_gpu(launches: Launches) -> Iterator[None]:
                 return work(*args)
             finally:
                 launches.paused = before
-                launches.calls["sinkhorn"] += 0 if before else instead
+                launches.calls["fused"] += 0 if before else instead
 
         return called
 
@@ -122,6 +122,7 @@ def as_on_a_gpu(launches: Launches) -> Iterator[None]:
         mock.patch.object(torch.Tensor, "tolist", tolist, create=True),
         mock.patch.object(sinkhorn, "_plan", uncounted(sinkhorn._plan, SINKHORN)),
         mock.patch.object(sinkhorn, "_fused_kernel", return_value=None),
+        mock.patch.object(grouped, "_fused", return_value=uncounted(grouped._normalise, 1)),
         mock.patch.object(lagged, "_sent", lambda question: (question, None)),
         mock.patch.object(lagged, "_arrived", uncounted(lagged._arrived)),
         replay.off(),

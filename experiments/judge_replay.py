@@ -18,26 +18,29 @@ import torch
 from torch import Tensor
 
 from ttdg.adapt.candidates import candidates_of
-from ttdg.adapt.judge import FALLBACK, EvidenceKind, choose
+from ttdg.adapt.judge import FALLBACK, UNIVERSES, EvidenceKind, choose
 from ttdg.adapt.judge_fit import Table, Tables, inputs, joined
+from ttdg.adapt.readings import SETS
 from ttdg.adapt.regressor import Prediction, fit_regressor
 from ttdg.experiment.statistics import bootstrap
 
 RULES = list(product((0.02, 0.05, 0.1), (0.0, 0.5, 1.0)))
-NAMES = [candidate.name for candidate in candidates_of()]
-PLAIN = len(candidates_of(fused=False))
+READINGS = SETS["four"]
+NAMES = [candidate.name for candidate in candidates_of(READINGS)]
+PLAIN = len(candidates_of(READINGS, fused=False))
 METHODS: dict[EvidenceKind, str] = {
     "all": "judge",
     "universe": "universe",
     "no-universe": "judge, no universe",
     "random-universe": "universe, random universe",
+    "no-class-mask": "universe, no class mask",
 }
 
 
 def read(path: Path) -> Tables:
     values = dict(np.load(path))
     tables = {}
-    for universe in ("learned", "random"):
+    for universe in UNIVERSES:
         own = {
             key.removeprefix(f"{universe} "): torch.from_numpy(value).float()
             for key, value in values.items()

@@ -7,7 +7,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ttdg.adapt import adapt, batchnorm, entropy
-from ttdg.adapt.domain_adaptor import ADAMIX, RECTIFY, gem, source_weight
+from ttdg.adapt.adamix import ADAMIX, Folding, Rows, batch_weight, blank
+from ttdg.adapt.domain_adaptor import gem
+
+Pair = tuple[torch.Tensor, torch.Tensor] | torch.Tensor
 
 
 def a_layer(seed: int = 0) -> nn.BatchNorm2d:
@@ -30,14 +33,77 @@ def some(b: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(b, 5, 6, 7, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 3 + 1
 
 
+def folding(layer: nn.BatchNorm2d, images: int) -> tuple[nn.BatchNorm2d, Folding]:
+    """A copy of the layer at the start of a pass."""
+    layer = copy.deepcopy(layer)
+    mode = Folding(layer)
+    batchnorm.use(layer, mode)
+    mode.start(images)
+    return layer, mode
+
+
 @given(st.integers(1, 5), st.integers(0, 1000))
 @settings(max_examples=30, deadline=None)
-def test_the_rectified_layer_is_the_mixed_one(b, seed):
+def test_the_folded_layer_is_the_mixed_one_before_and_after_it_is_folded(b, seed):
     x = some(b, seed)
-    with torch.no_grad():
-        assert torch.allclose(
-            moded(a_layer(seed), RECTIFY)(x), moded(a_layer(seed), ADAMIX)(x), atol=1e-6, rtol=0
-        )
+    (layer, mode), expected = folding(a_layer(seed), b), moded(a_layer(seed), ADAMIX)(x)
+    assert torch.allclose(layer(x), expected, atol=1e-12)
+    assert torch.equal(layer.weight, a_layer(seed).weight)
+    mode.fold()
+    assert torch.allclose(layer(x), expected, atol=1e-6, rtol=0)
+    assert torch.allclose(layer(x), moded(layer, batchnorm.BATCH)(x), atol=1e-12)
+
+
+@pytest.mark.parametrize("b", [1, 3])
+def test_the_gradient_of_the_folding_pass_is_that_of_the_folded_layer(b):
+    x, (layer, mode) = some(b).requires_grad_(), folding(a_layer(), b)
+    loss = layer(x).pow(3).sum()
+    mode.fold()
+    asked = [x, layer.weight, layer.bias]
+    ours, expected = (torch.autograd.grad(y, asked) for y in (loss, layer(x).pow(3).sum()))
+    assert all(torch.allclose(g, h, rtol=1e-6) for g, h in zip(ours, expected, strict=True))
+
+
+def test_a_second_start_forgets_the_first_batch_even_one_that_is_not_finite():
+    (layer, mode), start = folding(a_layer(), 2), a_layer().state_dict()
+    layer(some(2) * torch.nan)
+    mode.fold()
+    layer.load_state_dict(start)
+    mode.start(2)
+    assert torch.allclose(layer(some(2)), moded(a_layer(), ADAMIX)(some(2)), atol=1e-12)
+
+
+def test_layers_without_affine_or_with_a_second_input_are_mixed_and_not_folded():
+    plain, x = nn.BatchNorm2d(5, affine=False).double(), some(3)
+    network = nn.ModuleList([a_layer(), plain])
+    mode = Folding(network)
+    batchnorm.use(network, mode)
+    mode.start(3)
+    network[0](x)
+    assert torch.allclose(network[0](x + 1), moded(a_layer(), ADAMIX)(x + 1), atol=1e-12)
+    mode.fold()
+    assert torch.allclose(network[1](x), moded(plain, ADAMIX)(x), atol=1e-12)
+
+
+def test_images_of_one_pixel_have_no_deviation():
+    x, layer = torch.randn(16, 5, 1, 1, dtype=torch.float64), a_layer()
+    rows = torch.zeros(2, 18, 5, dtype=torch.float64)
+    rows[0] = torch.cat([x.flatten(1), x.mean((0, 2, 3))[None], layer.running_mean[None]])
+    rows[1, 16:] = torch.stack([x.std((0, 2, 3)), layer.running_var.sqrt()])
+    alpha = source_weight(rows[:, :16], rows[:, 16], rows[:, 17])
+    mean = alpha * layer.running_mean + (1 - alpha) * x.mean((0, 2, 3))
+    var = alpha * layer.running_var + (1 - alpha) * x.var((0, 2, 3))
+    expected = torch.nn.functional.batch_norm(x, mean, var, layer.weight, layer.bias, eps=layer.eps)
+    assert torch.allclose(moded(layer, ADAMIX)(x), expected, atol=1e-9)
+
+
+def source_weight(own: Pair, batch: Pair, source: Pair) -> torch.Tensor:
+    """α, given means and deviations of images, batch and source."""
+    layer = nn.BatchNorm2d(len(source[0]))
+    rows = Rows(blank(layer, len(own[0])).to(own[0].dtype))
+    for plane, kinds in zip(rows.table[1:3], zip(own, batch, source, strict=True), strict=True):
+        plane.copy_(torch.cat([kind.reshape(-1, plane.shape[1]) for kind in kinds]))
+    return 1 - batch_weight(*rows.pairs)
 
 
 def alpha_by_hand(layer: nn.BatchNorm2d, x: torch.Tensor) -> torch.Tensor:

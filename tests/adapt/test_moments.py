@@ -10,6 +10,7 @@ from ttdg.adapt import batchnorm
 from ttdg.adapt.aligned import VARIANCE, Aligned
 from ttdg.adapt.moments import Copies, Mixing, SourceAndMixed, channels, side_by_side, with_gradient
 from ttdg.adapt.vptta import misfit
+from ttdg.adapt.watched import met_with_gradient
 
 SHAPES = ((3, 5, 4, 6), (3, 2, 8, 8), (3, 7, 9))  # the last is a sequence
 
@@ -39,7 +40,7 @@ def test_the_misfit_of_vptta_and_its_gradient_are_those_of_autograd(seed):
         own_std, own_mean = torch.std_mean(x, tuple(range(2, x.ndim)))
         layers.append((mean - own_mean).abs().mean(1) + (var.sqrt() - own_std).abs().mean(1))
     expected = torch.stack(layers).mean(0).sum()
-    ours = misfit(inputs, *zip(*statistics, strict=True))
+    ours = with_gradient(*misfit(inputs, *zip(*statistics, strict=True)), inputs)
     assert torch.allclose(ours, expected)
     pairs = zip(torch.autograd.grad(ours, inputs), torch.autograd.grad(expected, inputs), strict=True)
     assert all(torch.allclose(a, b, atol=1e-9) for a, b in pairs)
@@ -84,7 +85,7 @@ def test_watching_changes_neither_the_answer_nor_the_running_statistics():
 
 def test_a_constant_map_pulls_with_its_mean_alone():
     x = torch.full((2, 3, 4, 4), 5.0, requires_grad=True)
-    (gradient,) = torch.autograd.grad(misfit([x], [torch.zeros(3)], [torch.ones(3)]), x)
+    (gradient,) = torch.autograd.grad(with_gradient(*misfit([x], [torch.zeros(3)], [torch.ones(3)]), [x]), x)
     assert torch.allclose(gradient, torch.full_like(x, 1 / 3 / 16))
 
 
@@ -157,4 +158,28 @@ def test_mixing_is_mix_and_remembers_what_it_met():
         mode.copies.refresh()
         with torch.no_grad():
             assert torch.equal(network(images), answer(batchnorm.Mix(rho), images))
-    assert [tuple(x.shape) for x, _, _ in mode.met] == [(3, 4, 7, 7), (3, 5, 5, 5)] * 2
+    assert [tuple(met.x.shape) for met, _ in mode.met] == [(3, 4, 7, 7), (3, 5, 5, 5)] * 2
+
+
+@pytest.mark.parametrize("scale", [1.0, -3.0])
+def test_the_gradient_of_a_loss_of_what_was_met_passes_through_every_layer(scale):
+    """Against autograd through the same network; the last layer's answer has no part in the loss."""
+    network = a_network().double()
+    network.insert(2, nn.ReLU(inplace=True))
+    images = (torch.randn(3, 3, 9, 9, dtype=torch.float64) + 1).requires_grad_()
+    inputs = []
+    batchnorm.use(network, batchnorm.Mix(0.3))
+    for layer in (network[1], network[5]):
+        layer.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
+    lines = [torch.randn(3, 9, dtype=torch.float64) for _ in range(2)]
+    network(images)
+    parts = zip(inputs, *(line.split([4, 5], 1) for line in lines), strict=True)
+    expected = sum((a[..., None, None] * x.square() / 2 + c[..., None, None] * x).sum() for x, a, c in parts)
+    batchnorm.use(network, mode := Mixing(network, 0.3))
+    mode.met = []
+    mode.copies.refresh()
+    network(images)
+    ours = met_with_gradient(expected.detach(), *lines, mode.met)
+    assert torch.equal(ours, expected)
+    (gradient,), (wanted,) = (torch.autograd.grad(scale * loss, images) for loss in (ours, expected))
+    assert torch.allclose(gradient, wanted, atol=1e-9)

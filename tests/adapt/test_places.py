@@ -65,8 +65,10 @@ def test_places_do_not_depend_on_how_the_images_are_batched():
     labels = torch.zeros(3, 32, 32, dtype=torch.long)
     labels[:, 8:24, 4:20] = 1
     images = torch.randn(3, 3, 32, 32)
-    together = places_of(network, prior, [(images, labels)])
-    apart = places_of(network, prior, [(images[:1], labels[:1]), (images[1:], labels[1:])])
+    together, apart = (
+        places_of(network, {"learned": prior}, batches)["learned"]
+        for batches in ([(images, labels)], [(images[:1], labels[:1]), (images[1:], labels[1:])])
+    )
     assert torch.allclose(together.radius, apart.radius, atol=1e-4)
     assert torch.allclose(together.use, apart.use, atol=1e-4)
     assert together.use.sum().item() == pytest.approx(1, abs=1e-5)

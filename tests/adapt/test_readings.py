@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from ttdg.adapt import batchnorm
 from ttdg.adapt.candidates import Candidate, candidates_of, read, weigh
 from ttdg.adapt.mixing import fit_mixing, set_mixing
+from ttdg.adapt.grouped import distance
 from ttdg.adapt.readings import LEARNED, READINGS, Reading, stack, unmirror, use_groups
 from ttdg.data import Arrays, Benchmark, Exact
 from ttdg.prior import MorphologyPrior, maps_of
@@ -93,7 +94,7 @@ def test_the_distance_is_zero_for_the_sources_own_statistics_and_grows_with_the_
         for shift in (0.0, 0.5, 2.0):
             mode = use_groups(network, [0.0])
             network(images + shift)
-            found.append(torch.stack(mode.distance)[:, 0].mean(0))
+            found.append(distance(mode.seen, 1)[0].unflatten(0, (3, 2)).mean(0))
     deep = found[0][0]  # layers too small for statistics keep the source's: not exactly 0
     assert deep < found[1][0] < found[2][0]
     assert deep < 0.2
@@ -104,9 +105,9 @@ def test_small_layers_say_nothing_and_every_layer_is_heard(model):
     mode = use_groups(network, [0.0, 1.0])
     with torch.no_grad():
         network(torch.randn(2, 3, 32, 32))
-    assert len(mode.distance) == len(list(batchnorm.layers(network)))
-    assert (mode.distance[0] > 0).all()
-    assert any((layer == 0).all() for layer in mode.distance)
+    assert [told.layer for told in mode.seen] == list(batchnorm.layers(network))
+    assert mode.seen[0].mean.shape == (2, mode.seen[0].layer.num_features)
+    assert any(told.mean is None for told in mode.seen)
 
 
 # --- candidates
@@ -117,7 +118,7 @@ def test_candidates_are_named_and_average_their_readings(model):
     set_mixing(network, [0.3] * len(list(batchnorm.layers(network))))
     images, options = some_images(), candidates_of(READINGS)
     assert [c.name for c in options][-5:-2] == ["source, both ways", "mix learned, both ways", "mean of all"]
-    evidence = weigh(read(network, prior, images), prior, options)
+    evidence = weigh(read(network, prior, images, readings=READINGS), prior, options)
     P = together(network, images, READINGS).softmax(2)
     assert evidence.plain == len(options) - 2
     for number, candidate in enumerate(options[: evidence.plain]):
@@ -130,10 +131,10 @@ def test_candidates_are_named_and_average_their_readings(model):
 def test_a_candidate_that_listens_to_the_universe_is_the_geometric_mean_of_both_readings(model):
     network, prior = model
     set_mixing(network, [0.3] * len(list(batchnorm.layers(network))))
-    seen = read(network, prior, some_images())
+    seen = read(network, prior, some_images(), readings=READINGS)
     twin, heard, other = (
-        weigh(seen, universe, [Candidate("both ways", (0, 5), share)])
-        for universe, share in ((prior, 0.0), (prior, 0.5), (prior.with_random_universe(3), 0.5))
+        weigh(seen, universe, [Candidate("both ways", (0, 5), listens)])
+        for universe, listens in ((prior, False), (prior, True), (prior.with_random_universe(3), True))
     )
     universe = F.interpolate(
         prior.posterior(twin.projected[0]), size=seen.images.shape[2:], mode="bilinear"

@@ -97,9 +97,9 @@ def test_what_images_of_one_hospital_share_does_not_narrow_the_interval_at_anoth
     assert apart.half_width.mean() > 1.3 * together.half_width.mean()
 
 
-def test_features_are_signals_differences_and_the_candidates_name():
+def test_features_are_signals_and_the_candidates_name():
     found = {"a": torch.tensor([[1.0], [3.0]]), "b": torch.tensor([[5.0], [float("nan")]])}
     x = features(found, ["a", "b"])
-    assert x.shape == (1, 2, 2 + 2 + 2)
-    assert x[0].tolist() == [[1.0, 5.0, 0.0, 0.0, 1.0, 0.0], [3.0, 0.0, 2.0, -5.0, 0.0, 1.0]]
-    assert features(found, ["b"]).shape == (1, 2, 4)
+    assert x.shape == (1, 2, 2 + 2)
+    assert x[0].tolist() == [[1.0, 5.0, 1.0, 0.0], [3.0, 0.0, 0.0, 1.0]]
+    assert features(found, ["b"]).shape == (1, 2, 3)

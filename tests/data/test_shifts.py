@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ttdg.data.shifts import Shift, apply_shift, draw_shift, simulate
 
-SIDE, GEOMETRY, ANATOMY = 48, ("zoom", "angle"), ("growth", "inner", "border")
+SIDE, GEOMETRY, ANATOMY = 48, ("zoom", "angle"), ("growth", "inner", "border", "inner_border")
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -79,9 +79,10 @@ def test_a_group_shares_one_shift():
     assert not torch.equal(shift.seed[0], shift.seed[2])
 
 
-def test_every_component_occurs_and_every_component_is_sometimes_absent():
+def test_every_component_occurs_and_all_but_one_are_sometimes_absent():
     drawn, still = draw_shift(200, generator(0)), neutral(200)
-    for name in {field.name for field in fields(drawn)} - {"seed"}:
+    assert (drawn.inner_border != 0).all()  # no two hospitals draw it alike
+    for name in {field.name for field in fields(drawn)} - {"seed", "inner_border"}:
         present = (getattr(drawn, name) != getattr(still, name)).reshape(200, -1).any(1)
         assert 0.3 < present.float().mean() < 0.7, name
 
@@ -121,12 +122,20 @@ def test_growth_changes_the_structure_in_image_and_labels_alike(growth):
 @pytest.mark.parametrize("border", [-0.15, 0.15])
 def test_another_reader_moves_the_inner_boundary_of_the_annotation_alone(border):
     labels = discs()
-    shift = replace(neutral(3), border=torch.full((3,), border))
+    outline = torch.full((3,), -border)  # for structures with nothing inside
+    shift = replace(neutral(3), inner_border=torch.full((3,), border), border=outline)
     moved, annotated = apply_shift(coloured(labels), labels, shift, coloured(labels))
     assert torch.allclose(moved, coloured(labels), atol=1e-5)
     assert torch.equal(annotated > 0, labels > 0)
     change = area(annotated, 2) - area(labels, 2)
     assert (change > 0).all() if border > 0 else (change < 0).all()
+
+
+def test_another_reader_moves_an_outline_by_its_own_measure():
+    labels = discs().clamp(max=1)
+    shift = replace(neutral(3), border=torch.full((3,), 0.15), inner_border=torch.full((3,), -0.3))
+    _, annotated = apply_shift(coloured(labels), labels, shift, coloured(labels))
+    assert (area(annotated, 1) > area(labels, 1)).all()
 
 
 def test_a_faded_inner_structure_keeps_its_labels_and_its_surroundings():

@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ttdg.adapt.readings import READINGS, Reading, stack, unmirror, use_groups
+from ttdg.adapt.grouped import distance
+from ttdg.adapt.readings import Reading, stack, unmirror, use_groups
 from ttdg.adapt.signals import Evidence
 from ttdg.prior import MorphologyPrior, maps_of
 
@@ -24,7 +25,7 @@ SHARE = 0.5  # of the universe's reading in a candidate that listens to it, in l
 class Candidate:
     name: str
     of: tuple[int, ...]  # the readings it averages
-    universe: float = 0.0  # weight of the universe's reading of them, against the network's
+    heard: bool = False  # is the universe's reading of them averaged in?
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Read:
     distance: Float[Tensor, "b f"]
 
 
-def candidates_of(readings: Sequence[Reading] = READINGS, *, fused: bool = True) -> tuple[Candidate, ...]:
+def candidates_of(readings: Sequence[Reading], *, fused: bool = True) -> tuple[Candidate, ...]:
     """Every upright reading alone; every mirrored one averaged with its upright twin; the mean of all; and then, if
     `fused`, each pair of twins once more with the universe's reading."""
     upright = [Candidate(reading.name, (i,)) for i, reading in enumerate(readings) if not reading.mirrored]
@@ -47,7 +48,7 @@ def candidates_of(readings: Sequence[Reading] = READINGS, *, fused: bool = True)
         if reading.mirrored
     ]
     twins = [Candidate(f"{name}, both ways", of) for name, of in pairs]
-    heard = [Candidate(f"{name}, with the universe", of, SHARE) for name, of in pairs if fused]
+    heard = [Candidate(f"{name}, with the universe", of, True) for name, of in pairs if fused]
     return (*upright, *twins, Candidate("mean of all", tuple(range(len(readings)))), *heard)
 
 
@@ -57,7 +58,7 @@ def read(
     prior: MorphologyPrior,
     images: Float[Tensor, "b c h w"],
     *,
-    readings: Sequence[Reading] = READINGS,
+    readings: Sequence[Reading],
     group: int | None = None,
 ) -> Read:
     """All readings, from one pass over their stack. Images of one `group` (default: all) share their BatchNorm
@@ -66,36 +67,34 @@ def read(
     stacked, rho = stack(images, readings, group)
     mode = use_groups(network, rho)
     logits, maps = maps_of(network, stacked)
+    far = distance(mode.seen, len(rho) // len(readings))  # of the first reading, the source's
     levels = {name: maps[name].float() for name in ("e0", *prior.spec.levels)}
     return Read(
         images,
         unmirror(logits.float().softmax(1), readings),
         unmirror(prior.project(levels, images.shape[2:]), readings),
-        _distance(mode.distance, len(readings), group)[: len(images)],
+        far.repeat_interleave(group, 0)[: len(images)],
     )
 
 
 @torch.no_grad()
 def weigh(seen: Read, prior: MorphologyPrior, candidates: Sequence[Candidate]) -> Evidence:
     """The candidates' answers, those that listen to the universe after those that do not."""
-    logits, projected = [], []
-    for candidate in candidates:
-        P, V = (torch.stack([x[i] for i in candidate.of]).mean(0) for x in (seen.P, seen.V))
-        log_p, V = P.clamp(min=1e-7).log(), F.normalize(V, dim=1)
-        if candidate.universe:
-            heard = F.interpolate(prior.posterior(V), size=log_p.shape[2:], mode="bilinear")
-            log_p = torch.lerp(log_p, heard.clamp(min=1e-4).log(), candidate.universe).log_softmax(1)
-        logits.append(log_p)
-        projected.append(V)
-    plain = sum(candidate.universe == 0 for candidate in candidates)
-    return Evidence(torch.stack(logits), torch.stack(projected), seen.distance, seen.images, plain)
+    P, V = (torch.stack([_mean(x, candidate.of) for candidate in candidates]) for x in (seen.P, seen.V))
+    log_p, V = P.clamp(min=1e-7).log(), F.normalize(V, dim=2)
+    plain = sum(not candidate.heard for candidate in candidates)
+    if plain < len(candidates):
+        posterior = prior.posterior(V[plain:].flatten(0, 1))
+        heard = F.interpolate(posterior, size=P.shape[3:], mode="bilinear").clamp(min=1e-4).log()
+        both = torch.lerp(log_p[plain:].flatten(0, 1), heard, SHARE).log_softmax(1)
+        log_p = torch.cat([log_p[:plain], both.unflatten(0, (-1, P.shape[1]))])
+    return Evidence(log_p, V, seen.distance, seen.images, plain)
 
 
-def _distance(layers: list[Tensor], readings: int, group: int) -> Float[Tensor, "b f"]:
-    """Shift of means and variances in the first, the middle and the last third of the layers, in the source reading."""
-    by_layer = torch.stack(layers).unflatten(1, (readings, -1))[:, 0]  # (layers, groups, 2)
-    thirds = torch.tensor_split(by_layer, 3)
-    return torch.cat([third.mean(0) for third in thirds], 1).repeat_interleave(group, 0)
+def _mean(x: Float[Tensor, "k *rest"], of: tuple[int, ...]) -> Float[Tensor, "*rest"]:
+    if len(of) == len(x):
+        return x.mean(0)
+    return x[of[0]] if len(of) == 1 else torch.stack([x[i] for i in of]).mean(0)
 
 
 def _upright(readings: Sequence[Reading], mirrored: Reading) -> int:

@@ -30,14 +30,19 @@ from ttdg.networks.replay import Replay
 from ttdg.parts import Part, digest
 from ttdg.prior import MorphologyPrior
 
-EvidenceKind = Literal["all", "universe", "no-universe", "random-universe"]
+EvidenceKind = Literal["all", "universe", "no-universe", "random-universe", "no-class-mask"]
+UNIVERSES: dict[str, Callable[[MorphologyPrior], MorphologyPrior]] = {
+    "learned": lambda prior: prior,
+    "random": MorphologyPrior.with_random_universe,
+    "untyped": MorphologyPrior.without_class_mask,
+}
 
 
 @dataclass(frozen=True)
 class Kind:
     """What a judge may see, and choose from."""
 
-    universe: Literal["learned", "random"]
+    universe: str  # of UNIVERSES
     fused: bool  # are the candidates that listen to the universe among its own?
     sees: Callable[[str], bool]  # a signal of that name
 
@@ -47,6 +52,7 @@ KINDS: dict[EvidenceKind, Kind] = {
     "universe": Kind("learned", True, lambda name: name.startswith("universe")),
     "no-universe": Kind("learned", False, lambda name: not name.startswith("universe")),
     "random-universe": Kind("random", True, lambda name: name.startswith("universe")),
+    "no-class-mask": Kind("untyped", True, lambda name: name.startswith("universe")),
 }
 FALLBACK = "source, both ways"
 
@@ -79,13 +85,16 @@ class JudgeAdapter:
         self.regressor = load_regressor(judge, evidence).to(device)
         self.names = judge.settings["signals"][evidence]
         kind = KINDS[evidence]
-        if kind.universe == "random":
-            self.prior = self.prior.with_random_universe()
-        self.places = Places(*judge.tensors[f"places.{kind.universe}"].to(device))
-        set_mixing(self.network, judge.tensors["mixing"].tolist())
         self.readings = SETS[judge.settings.get("readings", "seven")]
         self.options = candidates_of(self.readings, fused=kind.fused)
         self.candidates = tuple(candidate.name for candidate in self.options)
+        if len(self.regressor.mean) != len(self.names) + len(self.candidates):
+            raise UserError(
+                "the judge was fitted by an older version; fit it again with `ttdg fit-judge --again`"
+            )
+        self.prior = UNIVERSES[kind.universe](self.prior)
+        self.places = Places(*judge.tensors[f"places.{kind.universe}"].to(device))
+        set_mixing(self.network, judge.tensors["mixing"].tolist())
         if always and always not in self.candidates:
             raise UserError(f"unknown candidate {always!r}{near_miss(always, self.candidates)}")
         self.margin = 1e9 if always else margin
@@ -139,10 +148,6 @@ def judge(
     batchnorm.use(halves.check(network), batchnorm.EVAL)
     if part.settings.get("prior", digest(prior)) != digest(prior):
         raise UserError("the judge was fitted with another prior; fit it again with `ttdg fit-judge --again`")
-    if "places.learned" not in part.tensors:
-        raise UserError(
-            "the judge was fitted by an older version; fit it again with `ttdg fit-judge --again`"
-        )
     return JudgeAdapter(network, MorphologyPrior.from_part(prior), part, evidence, margin, always)
 
 
@@ -164,7 +169,7 @@ METHOD = Method(
     adapts="nothing",
     norm="EVAL",
     memory=False,
-    forwards=7,
+    forwards=4,
     backwards=0,
     predict="before",
     paper="this project",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ttdg.adapt import batchnorm
 from ttdg.adapt.candidates import candidates_of, read, weigh
-from ttdg.adapt.judge import KINDS, EvidenceKind
+from ttdg.adapt.judge import KINDS, UNIVERSES, EvidenceKind
 from ttdg.adapt.mixing import fit_mixing, set_mixing
 from ttdg.adapt.places import Places, places_of
 from ttdg.adapt.readings import SETS
@@ -39,18 +39,18 @@ class Table:
     plain: int  # candidates, the first, in which the universe has no part
 
 
-Tables = Mapping[str, Table]  # by universe: "learned", and "random", the same evidence had it learned nothing
+Tables = Mapping[str, Table]  # by universe: "learned", and the controls' (judge.UNIVERSES)
 
 
 @dataclass(frozen=True)
 class Sight:
-    """All that evidence is gathered with: a network with its mixing weights, and the two universes."""
+    """All that evidence is gathered with: a network with its mixing weights, and the universes."""
 
     network: nn.Module
     priors: Mapping[str, MorphologyPrior]
     places: Mapping[str, Places]
     benchmark: Benchmark
-    readings: str = "seven"  # which of SETS
+    readings: str = "four"  # which of SETS
 
 
 def sight(
@@ -58,12 +58,12 @@ def sight(
     prior: MorphologyPrior,
     train: Mapping[str, Arrays],
     benchmark: Benchmark,
-    readings: str = "seven",
+    readings: str = "four",
     controls: bool = True,
 ) -> Sight:
     """The network's mixing weights are set already; the places are those in its training images."""
     batchnorm.use(network, batchnorm.EVAL)
-    priors = {"learned": prior} | ({"random": prior.with_random_universe()} if controls else {})
+    priors = {name: made(prior) for name, made in UNIVERSES.items() if controls or name == "learned"}
     device = next(network.parameters()).device
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
@@ -71,8 +71,7 @@ def sight(
             for images, labels in islice(_chunks(site, 1, 8, device), PLACED):
                 yield normalise(images, benchmark.normalisation), labels
 
-    places = {name: places_of(network, each, batches()) for name, each in priors.items()}
-    return Sight(network, priors, places, benchmark, readings)
+    return Sight(network, priors, places_of(network, priors, batches()), benchmark, readings)
 
 
 def fit_judge(
@@ -84,15 +83,15 @@ def fit_judge(
     *,
     draws: int | None = None,
     mixing_steps: int = 100,
-    readings: str = "seven",
+    readings: str = "four",
     controls: bool = True,
     seed: int = 0,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Part:
     """The layers' mixing weights, learned on training images; then one regressor for each kind of evidence, fitted
     on images the network was not trained on: as they are, and at `draws` simulated hospitals (3, and more of a small
-    site, unless given), in batches of 4 and 1. Four `readings` cost four forward passes and give up little. Without
-    `controls` there is no judge of a random universe, and the fit takes half as long on a CPU."""
+    site, unless given), in batches of 4 and 1. `readings` is one of SETS. Without `controls`
+    there is no judge of a random or an untyped universe, and the fit takes half as long on a CPU."""
     if readings not in SETS:
         raise UserError(f"unknown readings {readings!r}{near_miss(readings, SETS)}")
     if not rounds(held_out, draws) or any(

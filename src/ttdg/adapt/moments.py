@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ttdg.adapt import batchnorm
+from ttdg.adapt.watched import Met, watch
 
 Pair = tuple[Tensor, Tensor]
 
@@ -48,21 +49,22 @@ class Copies:
 
 
 class Mixing:
-    """`batchnorm.Mix` of a network whose source statistics stay, with a ρ that may change; refresh the copies before a
-    pass. Where `met` is a list it collects each layer's input, and the mean and variance it was normalised by."""
+    """`batchnorm.Mix` of a frozen network, with a ρ that may change; refresh the copies before a pass. Where `met` is a
+    list it collects what each layer met, and its answer, for `met_with_gradient`."""
 
     def __init__(self, network: nn.Module, rho: float) -> None:
         self.rho, self.copies = rho, Copies(network)
-        self.met: list[tuple[Tensor, Tensor, Tensor]] | None = None
+        self.met: list[tuple[Met, Tensor]] | None = None
 
     def __call__(self, layer: _BatchNorm, x: Tensor) -> Tensor:
         if batchnorm.too_few(x):
             return batchnorm.EVAL(layer, x)
         mean, var = self.copies.take(layer)
         torch.batch_norm_update_stats(x.detach(), mean, var, self.rho)
-        if self.met is not None:
-            self.met.append((x, mean, var))
-        return batchnorm.normalise(layer, x, mean, var)
+        if self.met is None or x.ndim == 2:  # a vector has no statistics of its own
+            return batchnorm.normalise(layer, x, mean, var)
+        self.met.append(watch(Met(layer, x, mean, var)))
+        return self.met[-1][1]
 
 
 class SourceAndMixed:

@@ -5,7 +5,7 @@ image of the source, has another shape or size than the anatomy. Distances are m
 that neither the zoom nor the orientation of a picture counts.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -35,18 +35,23 @@ def alone(prior: MorphologyPrior, nodes: Nodes) -> Float[Tensor, "b n d"]:
 
 @torch.no_grad()
 def places_of(
-    network: nn.Module,
-    prior: MorphologyPrior,
-    batches: Iterable[tuple[Tensor, Tensor]],
-) -> Places:
-    """From source images (b c h w, normalised) and their true labels (b h w)."""
-    d = len(prior.universe)
-    sums = prior.universe.new_zeros(3, d)
+    network: nn.Module, priors: Mapping[str, MorphologyPrior], batches: Iterable[tuple[Tensor, Tensor]]
+) -> dict[str, Places]:
+    """From source images (b c h w, normalised) and their true labels (b h w). The priors share φ."""
+    first = next(iter(priors.values()))
+    sums = {name: prior.universe.new_zeros(3, len(prior.universe)) for name, prior in priors.items()}
     for images, labels in batches:
         levels = {name: x.float() for name, x in maps_of(network, images)[1].items()}
-        nodes = prior.nodes(prior.project(levels, images.shape[2:]), labels)
-        U, r = alone(prior, nodes) * nodes.mask[..., None], radii(prior, nodes)[..., None]
-        sums += torch.stack([U.sum((0, 1)), (U * r).sum((0, 1)), (U * r.square()).sum((0, 1))])
+        nodes = first.nodes(first.project(levels, images.shape[2:]), labels)
+        r = radii(first, nodes)[..., None]
+        for name, prior in priors.items():
+            U = alone(prior, nodes) * nodes.mask[..., None]
+            sums[name] += torch.stack([(U * power).sum((0, 1)) for power in (torch.ones_like(r), r, r.square())])
+    return {name: _placed(each) for name, each in sums.items()}
+
+
+def _placed(sums: Float[Tensor, "3 d"]) -> Places:
+    """From how often each point was met, and the sums of its radii and of their squares."""
     weight = sums[0].clamp(min=1e-6)
     mean = sums[1] / weight
     spread = (sums[2] / weight - mean.square()).clamp(min=TYPICAL**2).sqrt()

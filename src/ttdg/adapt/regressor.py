@@ -51,10 +51,10 @@ class Regressor:
 
 
 def features(found: Mapping[str, Float[Tensor, "k b"]], names: Sequence[str]) -> Float[Tensor, "b k f"]:
-    """The named signals, each also as a difference to the first candidate's, and which candidate it is."""
+    """The named signals, and which candidate it is."""
     x = torch.stack([found[name] for name in names], -1).movedim(0, 1).nan_to_num(0.0, 10.0, -10.0)
     which = torch.eye(x.shape[1], device=x.device).expand(len(x), -1, -1)
-    return torch.cat([x, x - x[:, :1], which], -1)
+    return torch.cat([x, which], -1)
 
 
 def standard(x: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:

@@ -54,10 +54,11 @@ def signals(
     if only is None or not all(name.startswith("universe") for name in only):
         entropy = -torch.xlogy(P, P).sum(1) / math.log(P.shape[1])
         found["entropy"] = entropy.mean((1, 2))
-        picture = evidence.images.repeat(k, 1, 1, 1)
-        for i, name in enumerate(regions):
-            found |= {f"{name} {key}": value for key, value in _shape(R[:, i], entropy).items()}
-            found[f"{name} stands out"] = _contrast((R[:, i] > 0.5).to(R), picture)
+        shapes = _shape(R.flatten(0, 1), entropy.repeat_interleave(len(regions), 0))
+        shapes["stands out"] = _contrast((R > 0.5).to(R).unflatten(0, (k, b)), evidence.images)
+        for key, value in shapes.items():
+            each_region = value.view(k * b, len(regions)).unbind(1)
+            found |= {f"{name} {key}": one for name, one in zip(regions, each_region, strict=True)}
     each = {key: value.unflatten(0, (k, b)) for key, value in found.items()}
     if "entropy" in each:
         each |= _agreements(R.unflatten(0, (k, b)), list(regions), evidence.plain)
@@ -66,7 +67,7 @@ def signals(
 
 
 def _shape(R: Float[Tensor, "n h w"], entropy: Float[Tensor, "n h w"]) -> dict[str, Tensor]:
-    """Size, sharpness, roundness and connectedness of one region."""
+    """Size, sharpness, roundness and connectedness of regions."""
     hard = (R > 0.5).to(R)
     area = hard.mean((1, 2))
     band = _border(hard)
@@ -105,14 +106,17 @@ def _one_piece(hard: Float[Tensor, "n y x"], R: Float[Tensor, "n y x"]) -> Float
     return reached.sum((1, 2)) / hard.sum((1, 2)).clamp(min=1)
 
 
-def _contrast(hard: Float[Tensor, "n h w"], images: Float[Tensor, "n c h w"]) -> Float[Tensor, " n"]:
+def _contrast(
+    hard: Float[Tensor, "k b r h w"], images: Float[Tensor, "b c h w"]
+) -> Float[Tensor, "k b r"]:
     """How far the colour just inside the border lies from that just outside, in the image's own deviations."""
-    wide, narrow = _grown(hard, 4)
-    a, b = (
-        torch.einsum("nchw,nhw->nc", images, w) / w.sum((1, 2)).clamp(min=1)[:, None]
+    wide, narrow = (grown.view_as(hard) for grown in _grown(hard.flatten(0, 2), 4))
+    inside, outside = (  # row by row first: a GPU has little to do in parallel otherwise
+        torch.einsum("bchw,kbrhw->kbrch", images, w).sum(4) / w.sum((3, 4)).clamp(min=1)[..., None]
         for w in (hard - narrow, wide - hard)
     )
-    return ((a - b) / (images.std((2, 3), correction=0) + 1e-3)).square().mean(1).sqrt()
+    deviation = images.std((2, 3), correction=0)[:, None] + 1e-3
+    return ((inside - outside) / deviation).square().mean(3).sqrt()
 
 
 def _agreements(R: Float[Tensor, "k b r h w"], names: list[str], plain: int) -> dict[str, Tensor]:

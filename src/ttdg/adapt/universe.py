@@ -15,12 +15,14 @@ from torch import nn
 
 from ttdg.adapt.adapter import Adapter, Method
 from ttdg.adapt.judge import EvidenceKind, judge
+from ttdg.errors import UserError
 from ttdg.parts import Part
 
 VARIANTS: dict[str, EvidenceKind] = {
     "full": "universe",
     "no-universe": "no-universe",
     "random-universe": "random-universe",
+    "no-class-mask": "no-class-mask",
 }
 
 
@@ -30,8 +32,14 @@ def universe(
     part: Part,
     *,
     margin: float = 0.05,
-    variant: Literal["full", "no-universe", "random-universe"] = "full",
+    variant: Literal["full", "no-universe", "random-universe", "no-class-mask"] = "full",
 ) -> Adapter:
+    """Every image's graph is matched to 𝒰 by itself: `no-consensus` and `pairwise` have nothing to take away here."""
+    if variant not in VARIANTS:
+        raise UserError(
+            f"universe has the variants {', '.join(VARIANTS)}, not {variant!r}; it matches each image to the universe "
+            "by itself, so ablations of the matching between images are those of universe-gradient"
+        )
     return judge(network, prior, part, margin=margin, evidence=VARIANTS[variant])
 
 
@@ -41,7 +49,7 @@ METHOD = Method(
     adapts="nothing",
     norm="EVAL",
     memory=False,
-    forwards=7,
+    forwards=4,
     backwards=0,
     predict="before",
     paper="after Lv et al., CVPR 2025",

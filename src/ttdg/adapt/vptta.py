@@ -8,8 +8,8 @@ prompt an image in larger batches, their losses summed, n counting images; the m
 moments live on from image to image, as published, row by row of the batch. An image that is not finite gives
 no gradient and a neutral key. All BatchNorm layers take part (the release leaves PraNet's decoder out).
 
-What it costs beyond its passes is a reduction or two of each layer's input, for the mixture and for each image's own
-statistics, and their gradient; everything else is done for all layers together.
+What it costs beyond its passes is four calls a layer: reductions of its input for the mixture, in either pass, and for
+each image's own statistics, and a product for their gradient. Everything else is done for all layers together.
 """
 
 from collections.abc import Sequence
@@ -21,27 +21,27 @@ from torch import Tensor, nn
 from ttdg.adapt import batchnorm
 from ttdg.adapt.adapter import Adapter, Images, Logits, Method
 from ttdg.adapt.memory import Memory
-from ttdg.adapt.moments import Mixing, channels, side_by_side, with_gradient
+from ttdg.adapt.moments import Mixing, channels, side_by_side
 from ttdg.adapt.prompt import Window, window
+from ttdg.adapt.watched import met_with_gradient
 
 TEMPERATURE = 0.2  # of the softmax over the cosines of neighbours
 
 
+@torch.no_grad()
 def misfit(
     inputs: Sequence[Tensor], means: Sequence[Tensor], variances: Sequence[Tensor]
-) -> Float[Tensor, ""]:
-    """Σ_images mean_layers mean_channels |μ − μ_own| + |σ − σ_own|, with its gradient at each layer's input."""
-    with torch.no_grad():
-        own = zip(*(torch.var_mean(x, tuple(range(2, x.ndim))) for x in inputs), strict=True)
-        var, mean = (side_by_side(of) for of in own)
-        share, pixels = channels(inputs, 1)
-        std, share = var.sqrt(), share / len(inputs)
-        apart = torch.stack([mean - side_by_side(means), std - side_by_side(variances).sqrt()])
-        by_mean, by_std = apart.sgn() * share
-        a = (by_std / (std * (pixels - 1))).nan_to_num(0.0, 0.0, 0.0)  # a constant map has no way to vary
-        c = torch.addcmul(by_mean / pixels, a, mean, value=-1)
-        loss = (apart.abs() * share).sum()
-    return with_gradient(loss, a, c, inputs)
+) -> tuple[Float[Tensor, ""], Float[Tensor, "b channels"], Float[Tensor, "b channels"]]:
+    """Σ_images mean_layers mean_channels |μ − μ_own| + |σ − σ_own|; its gradient at each layer's input is a·x + c."""
+    own = zip(*(torch.var_mean(x, tuple(range(2, x.ndim))) for x in inputs), strict=True)
+    var, mean = (side_by_side(of) for of in own)
+    share, pixels = channels(inputs, 1)
+    std, share = var.sqrt(), share / len(inputs)
+    apart = torch.stack([mean - side_by_side(means), std - side_by_side(variances).sqrt()])
+    by_mean, by_std = apart.sgn() * share
+    a = (by_std / (std * (pixels - 1))).nan_to_num(0.0, 0.0, 0.0)  # a constant map has no way to vary
+    c = torch.addcmul(by_mean / pixels, a, mean, value=-1)
+    return (apart.abs() * share).sum(), a, c
 
 
 def warmth(seen: int, warm: float) -> float:
@@ -80,16 +80,17 @@ class Vptta:
         self._start(keys)
         for _ in range(self.steps):
             with torch.enable_grad():
-                loss = self.objective(view.prompted(images, low, self.prompt[:b]))
+                loss = self.objective(view.prompted(images, low, self._rows(b)))
             if loss.requires_grad:  # else the image is too small for any layer's statistics
                 (self.prompt.grad,) = torch.autograd.grad(loss, self.prompt)
                 self.prompt.grad.nan_to_num_(0.0, 0.0, 0.0)
                 self.optimiser.step()
             self.loss = loss.detach()
+            del loss  # which holds every layer's input
         with torch.no_grad():
             self.mode.copies.refresh()
-            logits: Logits = self.network(view.prompted(images, low, self.prompt[:b]))
-        self.memory.push(keys, self.prompt[:b])
+            logits: Logits = self.network(view.prompted(images, low, self._rows(b)))
+        self.memory.push(keys, self._rows(b))
         return logits
 
     def objective(self, images: Images) -> Tensor:
@@ -98,12 +99,13 @@ class Vptta:
         self.mode.met = []
         try:
             self.network(images)
-            met = [
-                layer for layer in self.mode.met if layer[0].ndim > 2
-            ]  # a vector has no statistics of its own
+            met = self.mode.met
         finally:
             self.mode.met = None
-        return misfit(*zip(*met, strict=True)) if met else images.new_zeros(())
+        if not met:
+            return images.new_zeros(())
+        inputs, means, variances = zip(*((m.x, m.mean, m.var) for m, _ in met), strict=True)
+        return met_with_gradient(*misfit(inputs, means, variances), met)
 
     @torch.no_grad()
     def _start(self, keys: Float[Tensor, "b c k k"]) -> None:
@@ -118,6 +120,9 @@ class Vptta:
             cosine, rows = self.memory.nearest(keys, self.neighbours)
             weights = (cosine / TEMPERATURE).softmax(1)
             self.prompt[: len(keys)] = torch.einsum("bm,bmckl->bckl", weights, self.memory.columns[1][rows])
+
+    def _rows(self, b: int) -> Tensor:
+        return self.prompt if len(self.prompt) == b else self.prompt[:b]
 
     def _window(self, images: Images) -> Window:
         height, width = images.shape[-2:]

@@ -80,10 +80,10 @@ def fit_judge(
     ] = None,
     mixing_steps: Annotated[int, typer.Option(min=1, help="Of the layers' mixing weights.")] = 100,
     readings: Annotated[
-        str, typer.Option(help="seven or four: forward passes the judge takes for a batch.")
-    ] = "seven",
+        str, typer.Option(help="four or seven: forward passes the judge takes for a batch.")
+    ] = "four",
     controls: Annotated[
-        bool, typer.Option("--controls", help="Also a judge of a random universe, to compare with.")
+        bool, typer.Option("--controls", help="Also judges of a random and of an untyped universe, to compare with.")
     ] = False,
     seed: int = 0,
     again: AgainOption = False,

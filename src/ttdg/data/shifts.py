@@ -27,9 +27,8 @@ class Shift:
     angle: Float[Tensor, "b"]
     growth: Float[Tensor, "b"]  # of the structure alone, log scale
     inner: Float[Tensor, "b"]  # contrast of the innermost label against what surrounds it
-    border: Float[
-        Tensor, "b"
-    ]  # growth of a structure in the annotation alone, log scale; of an inner one, twice that
+    border: Float[Tensor, "b"]  # growth of a structure in the annotation alone, log scale
+    inner_border: Float[Tensor, "b"]  # the same of a structure inside another
     transfer: Float[Tensor, "b"]  # weight of another image's colour statistics
     mixing: Float[Tensor, "b 3 3"]  # colour matrix
     gains: Float[Tensor, "b 3"]
@@ -50,12 +49,14 @@ def draw_shift(
     """Shifts for `n` images; each `group` of neighbours shares one, as a batch from one hospital does."""
     k = -(-n // group)
 
-    def some(low: float, high: float, *columns: int, neutral: float = 0.0) -> Tensor:
+    def some(
+        low: float, high: float, *columns: int, neutral: float = 0.0, share: float = SHARE
+    ) -> Tensor:
         """Even between the ends, scaled by the strength, and neutral in the other shifts."""
         value = neutral + strength * (
             low + (high - low) * torch.rand(k, *columns, generator=generator) - neutral
         )
-        present = torch.rand(k, *([1] * len(columns)), generator=generator) < SHARE
+        present = torch.rand(k, *([1] * len(columns)), generator=generator) < share
         return torch.where(present, value, neutral)
 
     shape = 1.0 if anatomy else 0.0
@@ -65,6 +66,7 @@ def draw_shift(
         growth=some(-0.45, 0.45) * shape,
         inner=some(0.4, 1.5, neutral=1.0) * shape + (1 - shape),
         border=some(-0.15, 0.15) * shape,
+        inner_border=some(-0.3, 0.3, share=1.0) * shape,  # no two hospitals draw it alike
         transfer=some(0.3, 1.0),
         mixing=torch.eye(3) + some(-0.15, 0.15, 3, 3),
         gains=some(0.75, 1.25, 3, neutral=1.0),
@@ -152,8 +154,9 @@ def _moved(images: Tensor, labels: Tensor, s: Shift) -> tuple[Tensor, Tensor]:
     zero = torch.zeros_like(cos)
     affine = torch.stack([torch.stack([cos, -sin, zero], -1), torch.stack([sin, cos, zero], -1)], 1)
     grid = F.affine_grid(affine, [b, 1, h, w], align_corners=False)
-    judged = 1.0 + (labels.amax((1, 2)) > 1).to(s.border)  # an outline is seen; one inside another is judged
-    seen, read = _grown(grid, labels, s.growth), _grown(grid, labels, s.growth + judged * s.border)
+    # An outline is seen; one inside another is a matter of judgement.
+    border = torch.where(labels.amax((1, 2)) > 1, s.inner_border, s.border)
+    seen, read = _grown(grid, labels, s.growth), _grown(grid, labels, s.growth + border)
     images = F.grid_sample(images, seen, padding_mode="reflection", align_corners=False)
     return images, _annotated(_sampled(labels, seen), _sampled(labels, read))
 
