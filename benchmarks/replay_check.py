@@ -75,7 +75,7 @@ def adapted(network: Segmenter | Model, method: str, size: int, recorded: bool) 
             if number != NAN:
                 results.append(logits)
                 results += [adapter.loss.reshape(1)] if hasattr(adapter, "loss") else []
-    forwards = 1 if method == "judge" else METHODS[method].forwards  # it stacks seven into one
+    forwards = 1 if method == "judge" else METHODS[method].forwards  # it stacks its readings into one
     expected = forwards * LENGTH, METHODS[method].backwards * LENGTH
     if (passes.forwards, passes.backwards) != expected:
         wrong.append(f"counted {passes}, not {expected}")
@@ -179,7 +179,7 @@ def main() -> None:
     network = Segmenter(NetworkSpec(LABELS, options.encoder)).cuda().eval()
     good = [
         check(method, lambda recorded, m=method: adapted(network, m, options.batch, recorded))
-        for method in ("source", "norm", "alpha-bn", "tent")
+        for method in ("source", "norm", "alpha-bn", "tent", "domainadaptor")
     ]
     model = judged(network)
     good.append(check("judge", lambda recorded: adapted(model, "judge", options.batch, recorded)))

@@ -1,16 +1,17 @@
 """Gains over `source` by transfer, all protocols of a benchmark together, as Markdown.
 
-    python experiments/transfers.py docs/records/polyp docs/records/fundus
-    python experiments/transfers.py docs/results/single-source-seed0.csv.gz
+    python experiments/transfers.py docs/records/polyp docs/records/fundus --only multi-source --only "single source"
 
-From packed records of `ttdg bench`, or from a csv with a row for each image and region. A transfer is a set of source
-sites and a target; its gain is the mean over images, each averaged over training seeds. Intervals resample transfers;
+From packed records of `ttdg bench`; `--only` names experiments of the run, by default all. A transfer is a set of
+source sites and a target; its gain is the mean over images, each averaged over training seeds. Intervals resample transfers;
 harm is the share of images that lose more than 5 Dice; the last table asks whether the Dice a method expects of its
 own answers is to be believed.
 """
 
-import sys
+import argparse
+import io
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,16 +19,17 @@ import numpy as np
 import polars as pl
 from scipy.stats import spearmanr
 
-from ttdg.experiment.frame import SETTING, read_table
+from ttdg.experiment.frame import SETTING, only, read_table
+from ttdg.experiment.report import insert
 from ttdg.experiment.statistics import bootstrap, harm
 from ttdg.experiment.summary import IMAGE, by_transfer, differences, image_dice, with_settings
 
 PAIRS = (
     ("universe", "universe, random universe"), ("judge", "judge, no universe"), ("universe", "flip averaging"),
     ("judge", "flip averaging"), ("judge", "mean of all readings"), ("judge", "alpha-bn"),
-    ("universe-gradient", "universe-gradient, random universe"),
-    ("universe-gradient", "universe-gradient, no universe"),
-    ("universe-gradient", "universe-gradient, no consensus"),
+    ("universe", "universe, no class mask"), ("universe", "mean of all readings"),
+    *(("universe-gradient", f"universe-gradient, {without}")
+      for without in ("random universe", "no universe", "no class mask", "pairwise", "no consensus")),
 )  # fmt: skip
 KEYS = [*SETTING, *IMAGE]
 
@@ -38,27 +40,13 @@ class Benchmark:
     said: pl.DataFrame  # KEYS, expected and half_width, where a method judges its answers
 
 
-def from_records(folder: Path) -> dict[str, Benchmark]:
+def from_records(folder: Path, experiments: Sequence[str]) -> Benchmark:
     table = read_table(folder)
+    table = only(table, experiments) if experiments else table
     beside = pl.col("metric").cast(pl.String)
     said = table.rows.with_columns(beside).filter(beside.is_in(["expected", "half_width"]))
     wide = said.pivot("metric", index=["job", *IMAGE], values="value")
-    return {folder.name: Benchmark(image_dice(table), with_settings(table, wide))}
-
-
-def from_csv(path: Path) -> dict[str, Benchmark]:
-    kinds = {"case": pl.String, "predicted": pl.Float64, "half_width": pl.Float64, "chosen": pl.String}
-    rows = pl.read_csv(path, schema_overrides=kinds).with_columns(
-        pl.lit("").alias("experiment"), pl.lit("single-to-each").alias("protocol"),
-        pl.lit("online").alias("stream"), pl.lit("").alias("site"),
-    )  # fmt: skip
-    found = {}
-    for (name,), mine in rows.group_by(["benchmark"], maintain_order=True):
-        images = mine.group_by(KEYS, maintain_order=True).agg((100 * pl.col("dice").mean()).alias("dice"))
-        said = mine.drop_nulls("predicted").group_by(KEYS, maintain_order=True)
-        beside = said.agg(pl.col("predicted").first().alias("expected"), pl.col("half_width").first())
-        found[str(name)] = Benchmark(images, beside)
-    return found
+    return Benchmark(image_dice(table), with_settings(table, wide))
 
 
 def interval(gains: Sequence[float]) -> str:
@@ -90,14 +78,14 @@ def gains(paired: pl.DataFrame, name: str, batch: int) -> None:
 
 
 def compared(runs: dict[str, pl.DataFrame], batch: int) -> None:
-    print(f"\n| difference, batch {batch} | {' | '.join(runs)} |\n|---|{'---|' * len(runs)}")
+    print(f"\n| difference, batch {batch} | {' | '.join(runs)} | all |\n|---|{'---|' * (len(runs) + 1)}")
     for a, b in PAIRS:
-        cells = []
+        found = []
         for paired in runs.values():
             left, right = means(paired, a), means(paired, b)
-            cells.append(interval([left[t] - right[t] for t in left if t in right]))
-        if set(cells) != {"–"}:
-            print(f"| {a} − {b} | {' | '.join(cells)} |")
+            found.append([left[t] - right[t] for t in left if t in right])
+        if any(found):
+            print(f"| {a} − {b} | {' | '.join(map(interval, [*found, sum(found, [])]))} |")
 
 
 def believed(benchmark: Benchmark, name: str, batch: int) -> None:
@@ -114,10 +102,27 @@ def believed(benchmark: Benchmark, name: str, batch: int) -> None:
         print(f"| {method} | {name} | {batch} | {overall:.2f} | {within:.2f} | {100 * inside.mean():.0f} % |")
 
 
-def main(paths: list[Path]) -> None:
-    found: dict[str, Benchmark] = {}
-    for path in paths:
-        found |= from_records(path) if path.is_dir() else from_csv(path)
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("records", type=Path, nargs="+")
+    parser.add_argument("--only", action="append", default=[], help="experiment of the run; several times")
+    parser.add_argument("--into", type=Path, help="text to put the tables into, between its two marks")
+    parser.add_argument(
+        "--name", default="transfers", help="of these marks: <!-- ttdg report NAME --> and its end"
+    )
+    options = parser.parse_args()
+    found = {folder.name: from_records(folder, options.only) for folder in options.records}
+    if options.into is None:
+        tables(found)
+        return
+    with redirect_stdout(io.StringIO()) as text:
+        tables(found)
+    insert(options.into, options.name, text.getvalue().strip() + "\n")
+
+
+def tables(found: dict[str, Benchmark]) -> None:
     for batch in (4, 1):
         runs = {}
         for name, benchmark in found.items():
@@ -127,6 +132,8 @@ def main(paths: list[Path]) -> None:
             if len(runs[name]):
                 gains(runs[name], name, batch)
         compared(runs, batch)
+    if all(benchmark.said.is_empty() for benchmark in found.values()):
+        return
     print(
         "\n| method | benchmark | batch | rank correlation, all images | within a transfer | 80 % intervals cover |"
     )
@@ -137,4 +144,4 @@ def main(paths: list[Path]) -> None:
 
 
 if __name__ == "__main__":
-    main([Path(name) for name in sys.argv[1:]])
+    main()

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from ttdg.adapt import batchnorm
 from ttdg.adapt.candidates import Candidate, candidates_of, read, weigh
-from ttdg.adapt.mixing import fit_mixing, set_mixing
 from ttdg.adapt.grouped import distance
+from ttdg.adapt.mixing import fit_mixing, set_mixing
 from ttdg.adapt.readings import LEARNED, READINGS, Reading, stack, unmirror, use_groups
 from ttdg.data import Arrays, Benchmark, Exact
 from ttdg.prior import MorphologyPrior, maps_of

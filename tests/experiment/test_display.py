@@ -51,7 +51,7 @@ def test_a_log_gets_one_line_a_job(finished, capsys):
     folder, run = finished
     schedule = Schedule(run.jobs, set())
     with live(interactive=False) as watch:
-        tell = watch(Ready(run, Place(folder, folder, folder), 1, 0))
+        tell = watch(Ready(run, run.jobs, Place(folder, folder, folder), 1, 0))
         tell(schedule)
         first, second = list(run.jobs)[:2]
         for key, error in ((first, None), (second, "no picture")):

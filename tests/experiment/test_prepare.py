@@ -87,6 +87,18 @@ def test_some_experiments_of_a_yaml_can_be_run_alone(ask):
         ask(experiments=two, only=("othr",))
 
 
+def test_a_run_may_be_made_piece_by_piece_and_shows_all_pieces(ask):
+    two = [EXPERIMENT, EXPERIMENT | {"name": "other", "batches": [1]}]
+    ask(experiments=two, only=("other",))
+    later = ask(experiments=two, only=(EXPERIMENT["name"],))
+    assert [entry.experiment for entry in later.run.entries] == [
+        entry.experiment for entry in ask("whole", experiments=two).run.entries
+    ]
+    mine = {entry.job for entry in later.run.entries if entry.experiment == EXPERIMENT["name"]}
+    assert mine <= later.jobs.keys() < later.run.jobs.keys()
+    assert {e.experiment for e in ask(experiments=two[:1]).run.entries} == {EXPERIMENT["name"]}  # all anew
+
+
 def test_no_data_at_all_is_asked_for(ask, monkeypatch):
     monkeypatch.delenv("TTDG_DATA", raising=False)
     with pytest.raises(UserError, match="name the benchmark folder with --data"):

@@ -24,7 +24,7 @@ from ttdg.experiment.report import write_report
 from ttdg.experiment.rowfile import as_text, read_about, read_rows
 from ttdg.experiment.run import run_jobs
 from ttdg.experiment.runfile import Run, write_run
-from ttdg.experiment.tuned import chosen
+from ttdg.experiment.tuned import chosen, pack_tuned
 from ttdg.experiment.verify import verify
 from ttdg.experiment.work import score_job, work
 
@@ -232,6 +232,17 @@ def test_tuned_rows_are_verified_from_the_run_and_from_a_pack_without_a_search(d
     pack(read_table(place.run), tmp_path / "packed")
     found = verify(tmp_path / "packed", rows=30, data=place.data, models=place.models)
     assert found.in_words().startswith("verified: 30 rows")
+
+
+def test_all_searches_of_a_run_are_packed_as_one_yaml(done, tmp_path):
+    _, place = done
+    (path,) = pack_tuned(place.run, tmp_path)
+    searches = yaml.safe_load(path.read_text())
+    assert {name: each["chosen"] for name, each in searches.items()} == {
+        one.stem: chosen(one) for one in (place.run / "tuned").glob("*.yaml")
+    }
+    assert all(len(each["trials"]) > 1 for each in searches.values())
+    assert pack_tuned(tmp_path / "nothing", tmp_path) == []
 
 
 def test_a_torn_choice_is_one_sentence(tmp_path):

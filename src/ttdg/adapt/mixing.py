@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from ttdg.adapt import batchnorm
-from ttdg.adapt.readings import LEARNED, use_groups
+from ttdg.adapt.grouped import LEARNED
+from ttdg.adapt.readings import use_groups
 from ttdg.data import Arrays, Benchmark, normalise
 from ttdg.data.shifts import simulate
 

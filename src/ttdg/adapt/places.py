@@ -46,7 +46,9 @@ def places_of(
         r = radii(first, nodes)[..., None]
         for name, prior in priors.items():
             U = alone(prior, nodes) * nodes.mask[..., None]
-            sums[name] += torch.stack([(U * power).sum((0, 1)) for power in (torch.ones_like(r), r, r.square())])
+            sums[name] += torch.stack(
+                [(U * power).sum((0, 1)) for power in (torch.ones_like(r), r, r.square())]
+            )
     return {name: _placed(each) for name, each in sums.items()}
 
 

@@ -106,9 +106,7 @@ def _one_piece(hard: Float[Tensor, "n y x"], R: Float[Tensor, "n y x"]) -> Float
     return reached.sum((1, 2)) / hard.sum((1, 2)).clamp(min=1)
 
 
-def _contrast(
-    hard: Float[Tensor, "k b r h w"], images: Float[Tensor, "b c h w"]
-) -> Float[Tensor, "k b r"]:
+def _contrast(hard: Float[Tensor, "k b r h w"], images: Float[Tensor, "b c h w"]) -> Float[Tensor, "k b r"]:
     """How far the colour just inside the border lies from that just outside, in the image's own deviations."""
     wide, narrow = (grown.view_as(hard) for grown in _grown(hard.flatten(0, 2), 4))
     inside, outside = (  # row by row first: a GPU has little to do in parallel otherwise

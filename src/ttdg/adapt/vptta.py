@@ -82,8 +82,8 @@ class Vptta:
             with torch.enable_grad():
                 loss = self.objective(view.prompted(images, low, self._rows(b)))
             if loss.requires_grad:  # else the image is too small for any layer's statistics
-                (self.prompt.grad,) = torch.autograd.grad(loss, self.prompt)
-                self.prompt.grad.nan_to_num_(0.0, 0.0, 0.0)
+                (gradient,) = torch.autograd.grad(loss, self.prompt)
+                self.prompt.grad = gradient.contiguous().nan_to_num(0.0, 0.0, 0.0)
                 self.optimiser.step()
             self.loss = loss.detach()
             del loss  # which holds every layer's input
@@ -111,7 +111,7 @@ class Vptta:
     def _start(self, keys: Float[Tensor, "b c k k"]) -> None:
         """The prompt before the first step: the mean of its neighbours' where the memory is warm, else 1."""
         if self.prompt.shape[1:] != keys.shape[1:] or len(self.prompt) < len(keys):
-            self.prompt = nn.Parameter(torch.ones_like(keys))
+            self.prompt = nn.Parameter(torch.ones(keys.shape, device=keys.device))
             self.optimiser = torch.optim.Adam(
                 [self.prompt], lr=self.lr, betas=(0.9, 0.99), fused=keys.is_cuda
             )

@@ -83,7 +83,10 @@ def fit_judge(
         str, typer.Option(help="four or seven: forward passes the judge takes for a batch.")
     ] = "four",
     controls: Annotated[
-        bool, typer.Option("--controls", help="Also judges of a random and of an untyped universe, to compare with.")
+        bool,
+        typer.Option(
+            "--controls", help="Also judges of a random and of an untyped universe, to compare with."
+        ),
     ] = False,
     seed: int = 0,
     again: AgainOption = False,

@@ -41,11 +41,14 @@ def report(
 
     Example: [bold]ttdg report runs/smoke[/bold]
     """
+    from ttdg.experiment.comparison import views
     from ttdg.experiment.figures import write_drawn
     from ttdg.experiment.frame import only as narrowed
     from ttdg.experiment.frame import pack as write_pack
     from ttdg.experiment.frame import read_table
+    from ttdg.experiment.printed import markdown
     from ttdg.experiment.report import insert, write_report
+    from ttdg.experiment.tuned import pack_tuned
 
     table = read_table(run)
     if only:
@@ -54,9 +57,9 @@ def report(
     if show:
         written += write_drawn(table, run, show, (out or run / "report") / "figures")
     if into is not None:
-        insert(into, table.run.name, table)
+        insert(into, table.run.name, markdown(views(table)))
     if pack is not None:
-        written += write_pack(table, pack)
+        written += write_pack(table, pack) + pack_tuned(run, pack)
     missing = len({entry.job for entry in table.run.entries} - table.about.keys())
     for path in written:
         typer.echo(str(path))

@@ -49,9 +49,7 @@ def draw_shift(
     """Shifts for `n` images; each `group` of neighbours shares one, as a batch from one hospital does."""
     k = -(-n // group)
 
-    def some(
-        low: float, high: float, *columns: int, neutral: float = 0.0, share: float = SHARE
-    ) -> Tensor:
+    def some(low: float, high: float, *columns: int, neutral: float = 0.0, share: float = SHARE) -> Tensor:
         """Even between the ends, scaled by the strength, and neutral in the other shifts."""
         value = neutral + strength * (
             low + (high - low) * torch.rand(k, *columns, generator=generator) - neutral

@@ -14,7 +14,7 @@ from ttdg.experiment.config import Config, read_config
 from ttdg.experiment.place import Place, benchmark_folder, cores
 from ttdg.experiment.plan import narrowed, plan, survey
 from ttdg.experiment.request import Ready, Request
-from ttdg.experiment.runfile import Run, write_run
+from ttdg.experiment.runfile import Run, read_run, write_run
 from ttdg.training.checkpoint import versions
 
 
@@ -23,12 +23,14 @@ def prepare(request: Request) -> Ready:
     if request.encoder_weights is not None:
         weights = str(request.encoder_weights.resolve())
         config = config.model_copy(update={"recipe": config.recipe | {"encoder_weights": weights}})
-    config = _only(config, request.only)
+    chosen = _only(config, request.only)
     out = request.out.resolve()
+    config = _only(config, _with_earlier(config, request.only, out))
     data = _data(config, request, out)
     benchmark = narrowed(load_benchmark(config.benchmark, data), config)
     world = survey(benchmark, find_sites(data, config.sites or None))
     planned = plan(config, world)
+    asked = planned if chosen == config else plan(chosen, world)
     device, gpus = _device(request.device)
     workers = request.workers or (2 * gpus if gpus else cores())
     models = (request.models or out / "models").resolve()
@@ -39,7 +41,15 @@ def prepare(request: Request) -> Ready:
     write_run(out, run)
     threads = request.threads or max(1, cores() // workers)
     place = Place(out, data, models, device, threads, config.recipe.get("encoder_weights"))
-    return Ready(run, place, workers, gpus)
+    return Ready(run, asked.jobs, place, workers, gpus)
+
+
+def _with_earlier(config: Config, names: Sequence[str], out: Path) -> tuple[str, ...]:
+    """The experiments named now and those the folder has from before: a run may be made piece by piece."""
+    if not names or not (out / "run.json").exists():
+        return tuple(names)
+    earlier = {entry.experiment for entry in read_run(out).entries}
+    return tuple(e.name for e in config.experiments if e.name in earlier.union(names))
 
 
 def _only(config: Config, names: Sequence[str]) -> Config:

@@ -25,8 +25,8 @@ def write_report(table: Table, run: Path, out: Path, pictures: float = 60.0) -> 
     return [*(out / name for name in texts), page, *write_curves(table, out / "figures")]
 
 
-def insert(path: Path, name: str, table: Table) -> None:
-    """Put a run's tables into a text between two marks, in place of what stands there."""
+def insert(path: Path, name: str, tables: str) -> None:
+    """Put tables into a text between two marks, in place of what stands there."""
     begin, end = f"<!-- ttdg report {name} -->", f"<!-- end of ttdg report {name} -->"
     try:
         text = path.read_text(encoding="utf-8")
@@ -36,4 +36,4 @@ def insert(path: Path, name: str, table: Table) -> None:
         raise UserError(
             f"{path} lacks the lines {begin} and {end}, once each; write them where the tables go"
         ) from None
-    write_text(path, f"{before}{begin}\n\n{markdown(views(table))}\n{end}{after}")
+    write_text(path, f"{before}{begin}\n\n{tables}\n{end}{after}")

@@ -1,8 +1,10 @@
 """What `ttdg bench` was asked for, and what it is to run: values that pass between its processes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ttdg.experiment.jobs import Job
 from ttdg.experiment.place import Place
 from ttdg.experiment.runfile import Run
 
@@ -24,7 +26,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Ready:
-    run: Run
+    run: Run  # all that the folder shows: what is asked for now, and what was before
+    jobs: Mapping[str, Job]  # those asked for now
     place: Place
     workers: int
     gpus: int

@@ -44,7 +44,7 @@ def bench(
         machine = Options(ready.workers if executor == "local" else wishes.workers, wishes.address,
                           wishes.partition, wishes.minutes, ready.gpus or wishes.gpus)  # fmt: skip
         return run_jobs(
-            dict(ready.run.jobs),
+            dict(ready.jobs),
             ready.place,
             lambda: make_executor(executor, ready.place, machine),
             watch(ready),
