@@ -15,7 +15,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -96,12 +96,13 @@ def training_step(network: torch.nn.Module, images: torch.Tensor) -> Callable[[]
 
 def methods_table(
     model: Model, names: list[str], images: torch.Tensor, repeats: int, device: str
-) -> dict[str, dict[str, float]]:
+) -> Iterator[tuple[str, dict[str, float]]]:
     """ms a batch for every method, interleaved with `source` so that a drifting clock meets both alike; and how that
     compares with what its passes cost: a forward is `norm`'s, a backward what `tent` takes beyond it. Passes are
     compared without recorded steps, which some methods have and others not."""
     rows: dict[str, dict[str, float]] = {}
-    for name in names:
+    ratio = "eager_ratio" if device == "cuda" else "ratio"
+    for name in sorted(names, key=lambda name: name not in ("norm", "tent")):
         row = rows[name] = {}
         for way, within in ways(device).items():
             with within():
@@ -113,15 +114,13 @@ def methods_table(
                 if device == "cuda":
                     row[f"{way}peak_mb"] = peak_memory(lambda n=name: partial(adapt(model, n), images))
                 tidy(device)
-        print(name, {key: round(value, 2) for key, value in row.items()}, flush=True)
-    ratio = "eager_ratio" if device == "cuda" else "ratio"
-    if {"norm", "tent"} <= rows.keys():
-        forward = rows["norm"][ratio]
-        backward = rows["tent"][ratio] - forward
-        for name, row in rows.items():
+        if {"norm", "tent"} <= rows.keys():
+            forward = rows["norm"][ratio]
+            backward = rows["tent"][ratio] - forward
             passes = METHODS[name].forwards * forward + METHODS[name].backwards * backward
             row["of_its_passes"] = row[ratio] / passes
-    return rows
+        print(name, {key: round(value, 2) for key, value in row.items()}, flush=True)
+        yield name, row
 
 
 def main() -> None:
@@ -162,8 +161,10 @@ def main() -> None:
         some = load_arrays(next(iter(find_sites(folder).values())).cases[:8], benchmark)
         parts = made_parts(network, benchmark, some, names)
         model = Model(network, ModelCard(network.spec, benchmark), parts)
-        results["methods"] = methods_table(model, names, images, options.repeats, device)
-        save(options.json, results)
+        results["methods"] = {}
+        for name, row in methods_table(model, names, images, options.repeats, device):
+            results["methods"][name] = row
+            save(options.json, results)  # a run that is cut off keeps what it measured
         if device == "cuda":
             step = partial(training_step, copy.deepcopy(network), images)
             results["training_step_peak_mb"] = peak_memory(step)

@@ -7,8 +7,8 @@ At batch 4 a GPU waits for Python: what a method costs is the number of calls it
 This counts aten calls that would be kernels (views and allocations are free), in one batch after a few others, and
 divides by the calls of the declared passes: a forward is `norm`'s, a backward what `tent` makes beyond it. `waits` are
 calls that stop the host until the device has caught up, `constants` tensors made from Python values, each a copy to the
-device. Optimisers are fused, Sinkhorn and a grouped BatchNorm are one kernel each, as on a GPU, and no step is recorded,
-since a recorded one is a single call. A count is no time: it says where to look.
+device. Optimisers are fused, Sinkhorn and a grouped BatchNorm are one kernel each, as on a GPU, and no step is
+recorded, since a recorded one is a single call. A count is no time: it says where to look.
 """
 
 import argparse

@@ -3,13 +3,14 @@
     python experiments/transfers.py docs/records/polyp docs/records/fundus --only multi-source --only "single source"
 
 From packed records of `ttdg bench`; `--only` names experiments of the run, by default all. A transfer is a set of
-source sites and a target; its gain is the mean over images, each averaged over training seeds. Intervals resample transfers;
-harm is the share of images that lose more than 5 Dice; the last table asks whether the Dice a method expects of its
+source sites and a target; its gain is the mean over images, each averaged over training seeds. Intervals resample
+transfers; harm is the share of images that lose more than 5 Dice; the last table asks whether the Dice a method expects of its
 own answers is to be believed.
 """
 
 import argparse
 import io
+import itertools
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -78,14 +79,17 @@ def gains(paired: pl.DataFrame, name: str, batch: int) -> None:
 
 
 def compared(runs: dict[str, pl.DataFrame], batch: int) -> None:
-    print(f"\n| difference, batch {batch} | {' | '.join(runs)} | all |\n|---|{'---|' * (len(runs) + 1)}")
+    lines = [f"\n| difference, batch {batch} | {' | '.join(runs)} | all |", f"|---|{'---|' * (len(runs) + 1)}"]
     for a, b in PAIRS:
         found = []
         for paired in runs.values():
             left, right = means(paired, a), means(paired, b)
             found.append([left[t] - right[t] for t in left if t in right])
         if any(found):
-            print(f"| {a} − {b} | {' | '.join(map(interval, [*found, sum(found, [])]))} |")
+            cells = map(interval, [*found, [*itertools.chain(*found)]])
+            lines.append(f"| {a} − {b} | {' | '.join(cells)} |")
+    if len(lines) > 2:
+        print("\n".join(lines))
 
 
 def believed(benchmark: Benchmark, name: str, batch: int) -> None:

@@ -5,7 +5,7 @@ the loss compares M̂ with X = U Uᵀ by the printed formula, its log X clamped 
 SGD with 1e-3 on all parameters, as stated. Two things had to be chosen for it to run at all: D is a cosine distance
 (the printed one is a similarity) and Sinkhorn has a slack row (n ≠ d has no doubly stochastic matrix). Its gradient
 vanishes where the prediction is confidently wrong, but not elsewhere, and following it with all parameters destroys
-the network: −17 Dice on both benchmarks, over 7 leave-one-out targets × 3 seeds (docs/decisions.md). It takes longer
+the network: −22 and −15 Dice on the two benchmarks, 7 leave-one-out targets × 3 seeds (docs/results.md). It takes longer
 than its passes explain: up to 50 iterations, one after another, of seven kernels each.
 
 Ablations, by `variant`: "no-universe" starts at U = 1/d + 10⁻³z (the paper's "w/o 𝒰"); "random-universe" at a 𝒰 that
