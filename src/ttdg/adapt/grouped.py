@@ -74,8 +74,14 @@ def _normalise(
 
 
 def moments(x: Float[Tensor, "kb c h w"], groups: int) -> tuple[Float[Tensor, "k c"], Float[Tensor, "k c"]]:
-    """Means and variances (unbiased) of each group, from those of its images: reducing along the last axes alone is
-    several times faster."""
+    """Means and variances (unbiased) of each group. On a GPU from those of its images, since reducing along the last axes
+    alone is several times faster; on a CPU group by group, by the program that moves running statistics, which is
+    four times as fast as `var_mean`."""
+    if x.is_cpu:
+        mean, var = x.new_zeros(2, groups, x.shape[1])
+        for group, m, v in zip(x.chunk(groups), mean, var, strict=True):
+            torch.batch_norm_update_stats(group, m, v, 1.0)
+        return mean, var
     n = x[0, 0].numel()
     v, m = (moment.unflatten(0, (groups, -1)) for moment in torch.var_mean(x, dim=(2, 3), correction=0))
     mean, total = m.mean(1), n * m.shape[1]

@@ -4,7 +4,8 @@ A loss of means and variances alone has the gradient a·x + c at each layer's in
 statistics. They are worked out for all layers together, and only the last product is made layer by layer.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ttdg.adapt import batchnorm
+from ttdg.adapt import batchnorm, grouped
 from ttdg.adapt.watched import Met, watch
 
 Pair = tuple[Tensor, Tensor]
@@ -40,6 +41,10 @@ class Copies:
         torch._foreach_copy_(self._copies, self._source)
         self._left = dict(self._of)
 
+    def full(self, value: float) -> Float[Tensor, "1"]:
+        """Of this value, where the copies lie."""
+        return torch.full((1,), value, device=self._source[0].device)
+
     def take(self, layer: _BatchNorm) -> Pair:
         """Mean and variance, to be moved at will until the next `refresh`."""
         if (copies := self._left.pop(layer, None)) is not None:
@@ -55,16 +60,50 @@ class Mixing:
     def __init__(self, network: nn.Module, rho: float) -> None:
         self.rho, self.copies = rho, Copies(network)
         self.met: list[tuple[Met, Tensor]] | None = None
+        self._share: Float[Tensor, "1"] | None = None
+        self._found: list[Pair] = []  # a copy of the source's statistics, and the batch's
+
+    @contextmanager
+    def one_pass(self, met: list[tuple[Met, Tensor]] | None = None) -> Iterator[None]:
+        """Of copies fresh by themselves, through the GPU program that reduces and normalises in one call, where there
+        is one; the statistics of what was `met` are then mixed for all layers together, at the end."""
+        self.copies.refresh()
+        self.met, self._share, self._found = met, self.copies.full(self.rho), []
+        try:
+            yield
+            if self._found:
+                copies, batch = zip(*self._found, strict=True)
+                torch._foreach_lerp_(copies, batch, self.rho)
+        finally:
+            self.met, self._share, self._found = None, None, []
 
     def __call__(self, layer: _BatchNorm, x: Tensor) -> Tensor:
         if batchnorm.too_few(x):
             return batchnorm.EVAL(layer, x)
         mean, var = self.copies.take(layer)
-        torch.batch_norm_update_stats(x.detach(), mean, var, self.rho)
         if self.met is None or x.ndim == 2:  # a vector has no statistics of its own
-            return batchnorm.normalise(layer, x, mean, var)
-        self.met.append(watch(Met(layer, x, mean, var)))
+            return self._normalised(layer, x, mean, var)
+        met = Met(layer, x, mean, var)
+        self.met.append(watch(met, lambda x: self._normalised(layer, x, mean, var)))
         return self.met[-1][1]
+
+    def _normalised(self, layer: _BatchNorm, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        """By the mixture, which these copies of the source's statistics become, now or at the end of the pass."""
+        fused = None if self._share is None or torch.is_grad_enabled() else program(layer, x)
+        if fused is None or self._share is None:
+            torch.batch_norm_update_stats(x.detach(), mean, var, self.rho)
+            return batchnorm.normalise(layer, x, mean, var)
+        y, batch_mean, batch_var = fused(layer, x, self._share, None)
+        if self.met is not None:
+            self._found += [(mean, batch_mean[0]), (var, batch_var[0])]
+        return y.data  # to autograd no view, which a watched layer's answer must not be
+
+
+def program(layer: _BatchNorm, x: Tensor) -> grouped.Normalise | None:
+    """The GPU program for this input as one group, where there is one and it knows such layers."""
+    if not x.is_cuda or x.ndim != 4 or x.dtype != torch.float32 or layer._parameters["weight"] is None:
+        return None
+    return grouped._fused()
 
 
 class SourceAndMixed:

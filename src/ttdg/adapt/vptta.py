@@ -8,8 +8,9 @@ prompt an image in larger batches, their losses summed, n counting images; the m
 moments live on from image to image, as published, row by row of the batch. An image that is not finite gives
 no gradient and a neutral key. All BatchNorm layers take part (the release leaves PraNet's decoder out).
 
-What it costs beyond its passes is four calls a layer: reductions of its input for the mixture, in either pass, and for
-each image's own statistics, and a product for their gradient. Everything else is done for all layers together.
+What it costs beyond its passes is two calls a layer: a reduction of its input for each image's own statistics, and a
+product for their gradient; without the GPU program for BatchNorm also one for the mixture, in either pass. Everything
+else is done for all layers together.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from ttdg.adapt.adapter import Adapter, Images, Logits, Method
 from ttdg.adapt.memory import Memory
 from ttdg.adapt.moments import Mixing, channels, side_by_side
 from ttdg.adapt.prompt import Window, window
-from ttdg.adapt.watched import met_with_gradient
+from ttdg.adapt.watched import Met, met_with_gradient
 
 TEMPERATURE = 0.2  # of the softmax over the cosines of neighbours
 
@@ -87,21 +88,16 @@ class Vptta:
                 self.optimiser.step()
             self.loss = loss.detach()
             del loss  # which holds every layer's input
-        with torch.no_grad():
-            self.mode.copies.refresh()
+        with torch.no_grad(), self.mode.one_pass():
             logits: Logits = self.network(view.prompted(images, low, self._rows(b)))
         self.memory.push(keys, self._rows(b))
         return logits
 
     def objective(self, images: Images) -> Tensor:
         """The mean misfit over layers, summed over images, each of which has its own prompt."""
-        self.mode.copies.refresh()
-        self.mode.met = []
-        try:
+        met: list[tuple[Met, Tensor]] = []
+        with self.mode.one_pass(met):
             self.network(images)
-            met = self.mode.met
-        finally:
-            self.mode.met = None
         if not met:
             return images.new_zeros(())
         inputs, means, variances = zip(*((m.x, m.mean, m.var) for m, _ in met), strict=True)

@@ -3,7 +3,7 @@
 Left to autograd these are three calls a layer: the layer's gradient, the loss's, their sum. Here they are two.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ttdg.adapt import batchnorm
-
 
 @dataclass(eq=False)
 class Met:
-    """An input of a layer, and the mean and variance it was normalised by, which are constants to the gradient."""
+    """An input of a layer, and the mean and variance it was normalised by, which are constants to the gradient and need
+    be known only when `met_with_gradient` is told."""
 
     layer: _BatchNorm
     x: Tensor
@@ -27,9 +26,9 @@ class Met:
     line: tuple[Tensor, Tensor, Tensor] | None = None  # a, c, slope: the gradient is a·x + c + slope·g
 
 
-def watch(met: Met) -> tuple[Met, Tensor]:
+def watch(met: Met, normalise: Callable[[Tensor], Tensor]) -> tuple[Met, Tensor]:
     """With the layer's answer, which passes on a gradient once `met_with_gradient` was told of it."""
-    return met, _Watched.apply(met.x, met)  # type: ignore[no-untyped-call]
+    return met, _Watched.apply(met.x, met, normalise)  # type: ignore[no-untyped-call]
 
 
 def met_with_gradient(
@@ -71,14 +70,14 @@ class _Root(torch.autograd.Function):
 
 class _Watched(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, met: Met) -> Tensor:
+    def forward(ctx: Any, x: Tensor, met: Met, normalise: Callable[[Tensor], Tensor]) -> Tensor:
         ctx.set_materialize_grads(False)  # the last layer's answer has no part in the loss
         ctx.met = met
-        return batchnorm.normalise(met.layer, x, met.mean, met.var)
+        return normalise(x)
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor, None, None]:
         a, c, slope = ctx.met.line
         found = torch.addcmul(c, a, ctx.met.x)
-        return (found if gradient is None else found.addcmul_(gradient, slope)), None
+        return (found if gradient is None else found.addcmul_(gradient, slope)), None, None
