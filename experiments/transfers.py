@@ -4,8 +4,8 @@
 
 From packed records of `ttdg bench`; `--only` names experiments of the run, by default all. A transfer is a set of
 source sites and a target; its gain is the mean over images, each averaged over training seeds. Intervals resample
-transfers; harm is the share of images that lose more than 5 Dice; the last table asks whether the Dice a method expects of its
-own answers is to be believed.
+transfers; harm is the share of images that lose more than 5 Dice; the last table asks whether the Dice a method
+expects of its own answers is to be believed.
 """
 
 import argparse
@@ -79,7 +79,10 @@ def gains(paired: pl.DataFrame, name: str, batch: int) -> None:
 
 
 def compared(runs: dict[str, pl.DataFrame], batch: int) -> None:
-    lines = [f"\n| difference, batch {batch} | {' | '.join(runs)} | all |", f"|---|{'---|' * (len(runs) + 1)}"]
+    lines = [
+        f"\n| difference, batch {batch} | {' | '.join(runs)} | all |",
+        f"|---|{'---|' * (len(runs) + 1)}",
+    ]
     for a, b in PAIRS:
         found = []
         for paired in runs.values():

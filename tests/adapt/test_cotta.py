@@ -35,6 +35,30 @@ def test_restoring_meets_its_share_of_numbers():
     assert back == pytest.approx(0.25, abs=0.05)
 
 
+def test_restoring_draws_number_by_number_in_the_order_of_the_weights():
+    network = a_network()
+    adapter = adapt(network, "cotta", restore=0.3, seed=7)
+    with torch.no_grad():
+        for parameter in adapter.parameters:
+            parameter.add_(1)
+    moved = [parameter.detach().clone() for parameter in adapter.parameters]
+    adapter._forget()
+    draw = torch.Generator().manual_seed(7)
+    for now, before, source in zip(adapter.parameters, moved, network.parameters(), strict=True):
+        back = torch.rand(source.shape, generator=draw) < 0.3
+        assert torch.equal(now, torch.where(back, source, before))
+
+
+def test_certain_restoring_mends_weights_that_are_not_finite_in_any_layout():
+    network = a_network().to(memory_format=torch.channels_last)
+    adapter = adapt(network, "cotta", restore=1.0)
+    with torch.no_grad():
+        for parameter in adapter.parameters:
+            parameter.fill_(torch.nan)
+    adapter._forget()
+    assert equal(adapter.network, network)
+
+
 def test_a_teacher_with_momentum_one_never_moves_and_the_source_is_kept_as_it_was():
     network = a_network()
     adapter = adapt(network, "cotta", lr=1e-2, momentum=1.0)

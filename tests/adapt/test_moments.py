@@ -1,12 +1,15 @@
 """Gradients of losses of statistics, worked out for all layers together, against autograd layer by layer."""
 
+import importlib.util
+import os
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from ttdg.adapt import batchnorm
+from ttdg.adapt import batchnorm, grouped, moments
 from ttdg.adapt.aligned import VARIANCE, Aligned
 from ttdg.adapt.moments import Copies, Mixing, SourceAndMixed, channels, side_by_side, with_gradient
 from ttdg.adapt.vptta import misfit
@@ -159,6 +162,64 @@ def test_mixing_is_mix_and_remembers_what_it_met():
         with torch.no_grad():
             assert torch.equal(network(images), answer(batchnorm.Mix(rho), images))
     assert [tuple(met.x.shape) for met, _ in mode.met] == [(3, 4, 7, 7), (3, 5, 5, 5)] * 2
+
+
+def gradient_of_one_pass(dtype: torch.dtype, device: str = "cpu") -> tuple[torch.Tensor, ...]:
+    """Also an answer without a gradient, and the statistics met."""
+    torch.manual_seed(1)
+    images = torch.randn(3, 3, 9, 9, dtype=dtype).add(1).to(device).requires_grad_()
+    network, met = a_network().to(device, dtype), []
+    network.insert(2, nn.ReLU(inplace=True))
+    batchnorm.use(network.requires_grad_(False), mode := Mixing(network, 0.3))
+    with torch.no_grad(), mode.one_pass():
+        answer = network(images)
+    with mode.one_pass(met):
+        network(images)
+    statistics = [s for m, _ in met for s in (m.mean, m.var)]
+    lines = [torch.randn(3, 9, dtype=dtype).to(device) for _ in range(2)]
+    return answer, *torch.autograd.grad(met_with_gradient(images.sum(), *lines, met), images), *statistics
+
+
+def without_a_launch(layer: nn.Module, x: torch.Tensor) -> grouped.Normalise | None:
+    """The plain form in place of the GPU program, for the layers that this knows."""
+    return grouped._normalise if layer.affine and x.ndim == 4 else None
+
+
+def test_a_pass_through_the_gpu_program_is_the_pass_without(monkeypatch):
+    plain = gradient_of_one_pass(torch.float64)
+    calls = []
+    monkeypatch.setattr(moments, "program", lambda *of: calls.append(of) or without_a_launch(*of))
+    for ours, expected in zip(gradient_of_one_pass(torch.float64), plain, strict=True):
+        assert torch.allclose(ours, expected, atol=1e-12)
+    assert len(calls) == 4
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None
+    or not (torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"),
+    reason="needs CUDA, or triton and TRITON_INTERPRET=1",
+)
+def test_the_gpu_program_itself_gives_the_same_pass(monkeypatch):
+    from ttdg.adapt import grouped_fused
+
+    device, passes = "cuda" if torch.cuda.is_available() else "cpu", []
+    for fused in (None, grouped_fused.normalise):
+        monkeypatch.setattr(moments, "program", lambda *of, fused=fused: without_a_launch(*of) and fused)
+        passes.append(gradient_of_one_pass(torch.float32, device))
+    for ours, expected in zip(*passes, strict=True):
+        assert torch.allclose(ours, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_pass_leaves_nothing_behind_even_where_it_fails():
+    mode = Mixing(a_network(), 0.3)
+    with pytest.raises(RuntimeError, match="midway"), mode.one_pass([]):
+        raise RuntimeError("midway")
+    assert mode.met is None
+    assert mode._share is None
+
+
+def test_there_is_no_gpu_program_off_a_gpu():
+    assert moments.program(nn.BatchNorm2d(3), torch.zeros(1, 3, 4, 4)) is None
 
 
 @pytest.mark.parametrize("scale", [1.0, -3.0])

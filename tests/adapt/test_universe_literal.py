@@ -82,6 +82,15 @@ def test_weights_that_diverged_begin_anew(ready):
     )
 
 
+def test_an_image_that_is_not_finite_takes_nothing_back(ready):
+    adapter, images = ready("universe-literal").adapt("universe-literal"), some_images()
+    adapter(images)
+    learned = weights(adapter)
+    images[0, 0, 0, 0] = torch.inf
+    assert not adapter(images).isfinite().all()
+    assert torch.equal(weights(adapter), learned)
+
+
 def built(ready, variant: str, **options):
     return ready("universe-literal", labels=3).adapt("universe-literal", variant=variant, **options)
 

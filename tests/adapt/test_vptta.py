@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from ttdg.adapt import adapt
+from ttdg.adapt import adapt, grouped, moments
 from ttdg.adapt.memory import Memory
 from ttdg.adapt.prompt import window
 from ttdg.adapt.vptta import warmth
@@ -58,6 +58,20 @@ def test_one_step_is_adam_on_the_misfit_of_statistics_under_the_warmed_mixture()
         stepped = prompt - lr * gradient / (gradient.abs() + 1e-8)  # Adam's first step
         assert torch.allclose(answer, forward(stepped)[1], atol=1e-5)
     assert (stepped - 1).abs().max() > 0.04  # the step was one
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_steps_through_the_gpu_program_are_the_steps_without(batch, monkeypatch):
+    """With the program's plain form in its place; the optimiser wants gradient and prompt laid out alike."""
+    images, found = torch.randn(2, batch, 3, 32, 32), []
+    for program in (lambda *_: None, lambda *_: grouped._normalise):
+        monkeypatch.setattr(moments, "program", program)
+        adapter = adapt(a_network(), "vptta", size=0.1, lr=0.05)
+        answers = [adapter(x) for x in images]
+        assert adapter.prompt.grad.stride() == adapter.prompt.stride()
+        found.append((*answers, adapter.prompt.grad, adapter.loss))
+    for ours, expected in zip(*found, strict=True):
+        assert torch.allclose(ours, expected, rtol=1e-5, atol=1e-5)
 
 
 @given(st.integers(5, 40), st.integers(5, 40), st.integers(1, 5))

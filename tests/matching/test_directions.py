@@ -82,6 +82,21 @@ def test_the_qap_direction_is_half_the_gradient_of_the_objective(seed, with_affi
     assert close(V, gradient(lambda U: qap_objective(edges, M, U, edge_weight=0.3, unary=E), U) / 2)
 
 
+@pytest.mark.parametrize("with_unary", [False, True])
+@pytest.mark.parametrize("with_affinity", [False, True])
+@pytest.mark.parametrize("weight", [0.0, 0.3])
+def test_the_qap_direction_is_the_sum_of_whichever_terms_there_are(ragged, weight, with_affinity, with_unary):
+    edges, affinity, U, _ = ragged(10, SIZES, 6)
+    E = torch.rand(U.shape, generator=torch.Generator().manual_seed(0), dtype=U.dtype)
+    M, unary = affinity if with_affinity else None, E if with_unary else None
+    expected = 2 * weight * edge_direction(edges, U, self_weight=0.25) + with_unary * E
+    expected = expected + with_affinity * node_direction(affinity, U)
+    kept = E.clone()
+    V = qap_direction(edges, M, U, edge_weight=weight, unary=unary, self_weight=0.25)
+    assert close(V, expected)
+    assert torch.equal(E, kept)
+
+
 def test_padded_rows_have_no_direction(ragged):
     edges, affinity, U, mask = ragged(4, SIZES, 6)
     assert (qap_direction(edges, affinity, U)[~mask] == 0).all()

@@ -165,11 +165,34 @@ def test_the_objective_is_that_of_the_returned_matching(ragged):
     assert torch.isclose(chosen.objective, torch.tensor(9.0).double())
 
 
+def test_how_well_it_did_is_computed_only_for_those_who_ask(ragged):
+    edges, _affinity, U, mask = problem(ragged, [5, 4])
+    asked = []
+
+    def objective(U):
+        asked.append(U)
+        return U.sum()
+
+    solution = solve(partial(edge_direction, edges), U, mask, max_iterations=3, objective=objective)
+    assert not asked
+    assert torch.isclose(solution.objective, torch.tensor(9.0).double())
+    assert [U is solution.matching for U in asked] == [True]
+
+
+def test_without_an_iteration_nothing_is_at_rest(ragged):
+    edges, _affinity, U, mask = problem(ragged, [5, 4])
+    solution = solve(partial(edge_direction, edges), U, mask, max_iterations=0)
+    assert solution.matching is U
+    assert solution.residual.isinf().all()
+
+
 def test_no_gradient_is_kept_unless_asked_for(ragged):
     edges, affinity, U, mask = problem(ragged, [5, 4])
     affinity.requires_grad_()
     direction = lambda U: qap_direction(edges, affinity, U)  # noqa: E731
-    assert not solve(direction, U, mask, max_iterations=2).matching.requires_grad
+    plain = solve(direction, U, mask, max_iterations=2)
+    assert not plain.matching.requires_grad
+    assert not plain.objective.requires_grad
     soft = solve(direction, U, mask, tau=3.0, max_iterations=2, differentiable=True).matching
     assert torch.autograd.grad(soft.square().sum(), affinity)[0].abs().sum() > 0
 

@@ -17,6 +17,7 @@ from ttdg.matching import (
     soft_affinity,
     universe_scores,
 )
+from ttdg.matching.universe import of_pairs, pairs
 
 CONVERGED = {"tolerance": 1e-10, "max_sweeps": 2_000}
 
@@ -135,3 +136,19 @@ def test_soft_affinity_is_symmetric_with_the_identity_for_a_graph_and_itself(rag
     assert torch.allclose(M[0, 1].sum(0)[:2], torch.ones(2).double(), atol=0.01)
     assert (M[2] == 0).all()
     assert M.transpose(1, 2).is_contiguous()
+
+
+def test_the_blocks_of_pairs_are_those_above_the_diagonal(ragged):
+    _, affinity, _, _ = ragged(6, [3, 2, 3, 1], 5)
+    i, j = pairs(4)
+    assert (i < j).all()
+    assert len(i) == 6
+    assert torch.equal(of_pairs(affinity), affinity[i, j])
+
+
+def test_what_was_first_paired_in_inference_mode_can_be_learned_from_later():
+    m = 11  # paired by no other test: the indices are kept
+    with torch.inference_mode():
+        of_pairs(torch.rand(m, m, 2, 2))
+    blocks = torch.rand(m, m, 2, 2, requires_grad=True)
+    assert torch.autograd.grad(of_pairs(blocks).sum(), blocks)[0].sum() == 4 * m * (m - 1) / 2

@@ -74,8 +74,8 @@ def _normalise(
 
 
 def moments(x: Float[Tensor, "kb c h w"], groups: int) -> tuple[Float[Tensor, "k c"], Float[Tensor, "k c"]]:
-    """Means and variances (unbiased) of each group. On a GPU from those of its images, since reducing along the last axes
-    alone is several times faster; on a CPU group by group, by the program that moves running statistics, which is
+    """Means and variances (unbiased) of each group. On a GPU from those of its images, since reducing along the last
+    axes alone is several times faster; on a CPU group by group, by the program that moves running statistics, which is
     four times as fast as `var_mean`."""
     if x.is_cpu:
         mean, var = x.new_zeros(2, groups, x.shape[1])

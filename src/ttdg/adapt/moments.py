@@ -43,7 +43,7 @@ class Copies:
 
     def full(self, value: float) -> Float[Tensor, "1"]:
         """Of this value, where the copies lie."""
-        return torch.full((1,), value, device=self._source[0].device)
+        return self._source[0].new_full((1,), value)
 
     def take(self, layer: _BatchNorm) -> Pair:
         """Mean and variance, to be moved at will until the next `refresh`."""

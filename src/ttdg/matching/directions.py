@@ -63,16 +63,14 @@ def qap_direction(
     points, already weighted; it keeps the prior in every step, where the paper uses it for the first U only.
     Without `affinity` the cost is linear in the number of graphs.
     """
-    V = unary
+    V, beta = (U, 0) if unary is None else (unary, 1)  # β = 0: no term yet
+    if affinity is not None:
+        M, nodes = _one_matrix(affinity), U.flatten(0, 1)
+        V, beta = torch.addmm(V.flatten(0, 1), M, nodes, beta=beta).view_as(U), 1
     if edge_weight:
         AU, S = _drawn(edges, U, self_weight)
-        drawn = AU @ (2 * edge_weight * S)
-        V = drawn if unary is None else drawn + unary
-    if V is None:
-        V = torch.zeros_like(U)
-    if affinity is not None:
-        V = torch.addmm(V.flatten(0, 1), _one_matrix(affinity), U.flatten(0, 1)).view_as(U)
-    return V
+        V, beta = torch.baddbmm(V, AU, S.expand(len(U), -1, -1), beta=beta, alpha=2 * edge_weight), 1
+    return V if beta else torch.zeros_like(U)
 
 
 def qap_objective(

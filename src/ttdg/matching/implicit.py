@@ -28,7 +28,8 @@ class FixedPoint(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None, None, None, None]:
-        P, a, b = (x.double() for x in ctx.saved_tensors)
+        P, a, b = ctx.saved_tensors
+        P = P.double()
         _, n, d = P.shape
         tangent = _tangent(_with_slack(P, a, b), torch.nn.functional.pad(G.double(), (0, 1, 0, 1)))
         return (P * tangent[:, :n, :d] / ctx.tau).to(ctx.dtype), None, None, None, None
@@ -36,7 +37,7 @@ class FixedPoint(torch.autograd.Function):
 
 def _with_slack(P: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """P with one more row and column, of what the heavier side lacks to its mass."""
-    spare = (b.sum(1) - a.sum(1))[:, None]
+    spare = (b.sum(1, dtype=P.dtype) - a.sum(1, dtype=P.dtype))[:, None]
     row = (b - P.sum(1)).clamp(min=0) * (spare > 0)
     col = (a - P.sum(2)).clamp(min=0) * (spare < 0)
     P = torch.cat([P, row[:, None, :]], 1)
@@ -50,16 +51,16 @@ def _tangent(P: Tensor, G: Tensor) -> Tensor:
     ridge picks one of the solutions that differ by a constant (in α against β), which cancels.
     """
     PG = P * G
-    rows, cols = _positive(P.sum(2)), _positive(P.sum(1))
-    Q = P / rows[:, :, None]
-    H = torch.diag_embed(cols * (1 + 1e-12)) - Q.transpose(1, 2) @ P
-    rhs = PG.sum(1) - (Q * PG.sum(2, keepdim=True)).sum(1)
+    rows, cols = _positive(P.sum(2, keepdim=True)), _positive(P.sum(1))
+    Q, by_row, by_col = P / rows, PG.sum(2, keepdim=True), PG.sum(1)[:, :, None]
+    H = torch.baddbmm(torch.diag_embed(cols * (1 + 1e-12)), Q.mT, P, alpha=-1)
+    rhs = torch.baddbmm(by_col, Q.mT, by_row, alpha=-1)
     L, _ = torch.linalg.cholesky_ex(H, check_errors=H.is_cpu)  # to check is to wait for the GPU
-    beta = torch.cholesky_solve(rhs[:, :, None], L)[:, :, 0]
-    alpha = (PG.sum(2) - (P * beta[:, None, :]).sum(2)) / rows
-    return G - alpha[:, :, None] - beta[:, None, :]
+    beta = torch.cholesky_solve(rhs, L)
+    alpha = torch.baddbmm(by_row, P, beta, alpha=-1) / rows
+    return G - alpha - beta.mT
 
 
 def _positive(mass: Tensor) -> Tensor:
     """Absent rows and columns get mass 1: their equations are then trivially solved by 0."""
-    return torch.where(mass > 0, mass, 1.0)
+    return mass.masked_fill(mass <= 0, 1.0)

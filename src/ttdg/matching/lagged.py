@@ -11,29 +11,30 @@ from torch import Tensor
 
 
 class Lagged:
-    """Answers to yes-or-no questions: at once on a CPU, those to the question before on a GPU, at first no."""
+    """Is it yes to all? Answered at once on a CPU, for the questions before on a GPU, at first with no."""
 
     def __init__(self) -> None:
         self._earlier: tuple[Tensor, torch.cuda.Event | None] | None = None
 
-    def __call__(self, question: Bool[Tensor, ""]) -> bool:
-        if question.is_cpu:
-            return bool(question)
-        earlier, self._earlier = self._earlier, _sent(question)
+    def __call__(self, questions: Bool[Tensor, "*any"]) -> bool:
+        if questions.is_cpu:
+            return bool(questions.all())
+        earlier, self._earlier = self._earlier, _sent(questions)
         return earlier is not None and _arrived(*earlier)
 
 
-def _sent(question: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+def _sent(questions: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
     """On its way to the host, and the event of its arrival. Other devices than CUDA's are waited for after all."""
-    if not question.is_cuda:
-        return question, None
-    answer = question.to("cpu", non_blocking=True)
+    if not questions.is_cuda:
+        return questions, None
+    answers = questions.to("cpu", non_blocking=True)
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]
     event.record()
-    return answer, event
+    return answers, event
 
 
-def _arrived(answer: Tensor, event: torch.cuda.Event | None) -> bool:
+def _arrived(answers: Tensor, event: torch.cuda.Event | None) -> bool:
+    """Only here are they counted together: on the host it costs the device nothing."""
     if event is not None:
         event.synchronize()
-    return bool(answer)
+    return bool(answers.all())

@@ -78,8 +78,8 @@ def matching_loss(
     if form not in MATCHING_LOSSES:
         raise UserError(f"no matching loss {form!r}{near_miss(form, MATCHING_LOSSES)}")
     i, j = pairs(len(U), U.device)
-    X = (U[i] @ U[j].mT).detach() * mask[i][:, :, None] * mask[j][:, None, :]
-    return MATCHING_LOSSES[form](of_pairs(affinity), X, mask[i], mask[j], tau)
+    U = U.detach() * mask[:, :, None]
+    return MATCHING_LOSSES[form](of_pairs(affinity), U[i] @ U[j].mT, mask[i], mask[j], tau)
 
 
 def fenchel_young(
@@ -130,9 +130,9 @@ def _focal(scores: Tensor, X: Tensor, row_mask: Tensor, col_mask: Tensor, tau: f
 
 def _paper(scores: Tensor, X: Tensor, row_mask: Tensor, col_mask: Tensor, tau: float) -> Tensor:
     M, X_log = _prediction(scores, row_mask, col_mask, tau), X.clamp(1e-6, 1 - 1e-6)
-    other = M.square() * (1 - X) * X_log.log()
-    match = (1 - M).square() * X * (1 - X_log).log()
-    return -_over_real(match + other, row_mask, col_mask)
+    other = M.square() * torch.xlogy(1 - X, X_log)
+    match = (1 - M).square() * torch.xlogy(X, 1 - X_log)
+    return -(match + other).sum() / _rows(row_mask)  # padding has M = X = 0, and counts for nothing
 
 
 def _prediction(scores: Tensor, row_mask: Tensor, col_mask: Tensor, tau: float) -> Tensor:

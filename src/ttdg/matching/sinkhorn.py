@@ -81,8 +81,8 @@ def _differentiable(
 ) -> Tensor:
     if backward == "implicit" and tolerance > 0:
         with torch.no_grad():
-            P, error = _plan(scores, a, b, tau, tolerance, max_sweeps)
-        if error is not None and bool(error <= tolerance):
+            P, errors = _plan(scores, a, b, tau, tolerance, max_sweeps)
+        if errors is not None and bool((errors <= tolerance).all()):
             return FixedPoint.apply(scores, P, a, b, tau)  # type: ignore[no-untyped-call]
     return scale(*balance(scores, a, b), tau, tolerance, max_sweeps).plan(*scores.shape[1:])
 
@@ -90,11 +90,11 @@ def _differentiable(
 def _plan(
     scores: Tensor, a: Tensor, b: Tensor, tau: float, tolerance: float, max_sweeps: int
 ) -> tuple[Tensor, Tensor | None]:
-    """The plan and its largest column error, by whichever way is fastest here. Without gradients."""
+    """The plan and its largest column errors, by whichever way is fastest here. Without gradients."""
     fused = _fused_kernel() if scores.is_cuda else None
     if fused is not None and fused.fits(scores):
         P, errors = fused.plan(scores, a, b, tau, tolerance, max_sweeps)
-        return P, errors.amax()
+        return P, errors
     scaling = scale(*balance(scores, a, b), tau, tolerance, max_sweeps)
     return scaling.plan(*scores.shape[1:]), scaling.error
 

@@ -25,10 +25,24 @@ class Projection(Protocol):
 
 @dataclass(frozen=True)
 class Solution:
+    """Where the iteration came to rest. How well it did is computed for those who ask."""
+
     matching: Float[Tensor, "m n d"]  # 𝐔
+    before: Float[Tensor, "m n d"] | float  # 𝐔 one step earlier; ∞ if there was none
+    mask: Bool[Tensor, "m n"]
     iterations: int  # over all temperatures
-    residual: Float[Tensor, " m"]  # ‖U_iᵗ − U_iᵗ⁻¹‖_F / √n_i of the last step
-    objective: Float[Tensor, ""]  # at the matching
+    measure: Callable[[Tensor], Tensor]
+
+    @property
+    def residual(self) -> Float[Tensor, " m"]:
+        """‖U_iᵗ − U_iᵗ⁻¹‖_F / √n_i of the last step."""
+        return _change(self.matching, self.before) / _root_sizes(self.mask)
+
+    @property
+    def objective(self) -> Float[Tensor, ""]:
+        """At the matching."""
+        with torch.set_grad_enabled(self.matching.requires_grad and torch.is_grad_enabled()):
+            return self.measure(self.matching)
 
 
 def solve(
@@ -51,18 +65,17 @@ def solve(
     `objective` defaults to ⟨U, V(U)⟩, which is Eq. 6 itself for `edge_direction`.
     """
     pace = 1 if U.is_cpu else 5
-    iterations, before = 0, U.new_full((), math.inf)
+    before: Tensor | float = math.inf
+    iterations, rest = 0, tolerance * _root_sizes(mask) if tolerance > 0 else None
     with torch.set_grad_enabled(differentiable and torch.is_grad_enabled()):
         for temperature in [tau] if isinstance(tau, int | float) else tau:
             at_rest = Lagged()
             for step in range(1, max_iterations + 1):
                 before, U = U, project(direction(U), mask, tau=temperature)
                 iterations += 1
-                ask = tolerance > 0 and step % pace == 0
-                if ask and at_rest((_residual(U, before, mask) <= tolerance).all()):
+                if rest is not None and step % pace == 0 and at_rest(_change(U, before) <= rest):
                     break
-        value = (U * direction(U)).sum() if objective is None else objective(U)
-    return Solution(U, iterations, _residual(U, before, mask), value)
+    return Solution(U, before, mask, iterations, objective or (lambda U: (U * direction(U)).sum()))
 
 
 def annealing(start: float, stop: float, factor: float = 0.5) -> tuple[float, ...]:
@@ -71,5 +84,10 @@ def annealing(start: float, stop: float, factor: float = 0.5) -> tuple[float, ..
     return tuple(start * factor**step for step in range(steps + 1))
 
 
-def _residual(U: Tensor, before: Tensor, mask: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(U - before, dim=(1, 2)) / mask.sum(1).clamp(min=1).sqrt()
+def _change(U: Tensor, before: Tensor | float) -> Tensor:
+    return torch.linalg.vector_norm(U - before, dim=(1, 2))
+
+
+def _root_sizes(mask: Tensor) -> Tensor:
+    """√n_i; 1 for an empty graph."""
+    return mask.sum(1).clamp(min=1).sqrt()

@@ -1,5 +1,6 @@
 """Universe matchings U_i (Eq. 3) and what follows from them: every X_ij = U_i U_jᵀ is cycle-consistent."""
 
+from functools import cache
 from typing import Literal
 
 import torch
@@ -28,8 +29,8 @@ def assign(
     must be matched: what a row lacks to 1 is its probability of being an outlier.
     """
     a = row_mask.to(scores.dtype)
-    everywhere = scores.new_ones(*scores.shape[:-2], scores.shape[-1])
-    b = everywhere if col_mask is None else col_mask.to(scores.dtype)
+    everywhere = (*scores.shape[:-2], scores.shape[-1])
+    b = scores.new_ones(everywhere) if col_mask is None else col_mask.to(scores.dtype)
     if outlier_score is not None:
         scores, a, b = _with_dustbin(scores, a, b, outlier_score)
     P = sinkhorn(scores, a, b, tau, tolerance=tolerance, max_sweeps=max_sweeps, backward=backward)
@@ -85,15 +86,21 @@ def soft_affinity(
 
 def pairs(m: int, device: torch.device | None = None) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
     """The indices i and j of all pairs of graphs with i < j."""
-    i, j = torch.triu_indices(m, m, offset=1, device=device)
+    i, j, _ = _above_diagonal(m, device or torch.get_default_device())
     return i, j
+
+
+@cache
+def _above_diagonal(m: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """i, j, and the place of block ij among all m² of them. Kept, and kept where they are needed."""
+    with torch.inference_mode(False):
+        i, j = torch.triu_indices(m, m, offset=1, device=device)
+        return i, j, m * i + j
 
 
 def of_pairs(blocks: Float[Tensor, "m m n n"]) -> Float[Tensor, "p n n"]:
     """The blocks above the diagonal. Selected by one index, whose gradient is one sum; by two it is a sort."""
-    m = len(blocks)
-    i, j = pairs(m, blocks.device)
-    return blocks.flatten(0, 1).index_select(0, m * i + j)
+    return blocks.flatten(0, 1).index_select(0, _above_diagonal(len(blocks), blocks.device)[2])
 
 
 def from_pairs(blocks: Float[Tensor, "p n n"], own: Float[Tensor, "m n n"]) -> Float[Tensor, "m m n n"]:
