@@ -122,7 +122,7 @@ def as_on_a_gpu(launches: Launches) -> Iterator[None]:
         mock.patch.object(torch.Tensor, "tolist", tolist, create=True),
         mock.patch.object(sinkhorn, "_plan", uncounted(sinkhorn._plan, SINKHORN)),
         mock.patch.object(sinkhorn, "_fused_kernel", return_value=None),
-        mock.patch.object(grouped, "_fused", return_value=uncounted(grouped._normalise, 1)),
+        mock.patch.object(grouped, "gpu_program", return_value=uncounted(grouped._normalise, 1)),
         mock.patch.object(lagged, "_sent", lambda question: (question, None)),
         mock.patch.object(lagged, "_arrived", uncounted(lagged._arrived)),
         replay.off(),

@@ -39,14 +39,14 @@ class Grouped:
         if x.numel() // (len(self.rho) * x.shape[1]) < batchnorm.FEWEST:
             self.seen.append(Seen(layer))
             return batchnorm.EVAL(layer, x)
-        fused = _fused() if x.is_cuda and not torch.is_grad_enabled() else None
+        fused = gpu_program() if x.is_cuda and not torch.is_grad_enabled() else None
         y, mean, var = (fused or _normalise)(layer, x, self.rho, getattr(layer, "own_rho", None))
         self.seen.append(Seen(layer, mean, var))
         return y
 
 
 @cache
-def _fused() -> Normalise | None:
+def gpu_program() -> Normalise | None:
     """The GPU program, where triton is there and can compile; it comes with most of torch's CUDA builds."""
     try:
         from ttdg.adapt.grouped_fused import normalise

@@ -103,7 +103,7 @@ def program(layer: _BatchNorm, x: Tensor) -> grouped.Normalise | None:
     """The GPU program for this input as one group, where there is one and it knows such layers."""
     if not x.is_cuda or x.ndim != 4 or x.dtype != torch.float32 or layer._parameters["weight"] is None:
         return None
-    return grouped._fused()
+    return grouped.gpu_program()
 
 
 class SourceAndMixed:
