@@ -221,6 +221,22 @@ def test_without_controls_all_judges_but_the_random_ones_are_the_same(ready):
         adapt(replace(source, parts={**source.parts, "judge": few}), "universe", variant="random-universe")
 
 
+def test_without_the_class_mask_a_node_may_meet_points_of_any_tissue(ready):
+    source = ready("judge", labels=3)
+    adapters = [source.adapt("universe", variant=variant) for variant in ("full", "no-class-mask")]
+    masked, free = (adapter.prior for adapter in adapters)
+    nodes = masked.nodes(torch.randn(1, masked.spec.node_dim, 8, 8), torch.randint(3, (1, 32, 32)))
+    assert (masked.scores(nodes) < -1e6).any()
+    assert (free.scores(nodes).abs() < 1e3).all()
+    assert torch.equal(free.scores(nodes), masked.scores(nodes, typed=False))
+
+
+@pytest.mark.parametrize("variant", ["pairwise", "no-consensus"])
+def test_ablations_of_a_matching_between_images_are_refused_with_the_reason(ready, variant):
+    with pytest.raises(UserError, match="by itself"):
+        ready("judge").adapt("universe", variant=variant)
+
+
 def test_without_held_out_masks_there_is_nothing_to_learn_from(ready):
     source = ready("judge")
     prior = MorphologyPrior.from_part(source.parts["prior"])

@@ -9,12 +9,11 @@ judge's regressor inside sees universe signals alone: energies, margins and area
 reading they belong to.
 """
 
-from typing import Literal
-
 from torch import nn
 
 from ttdg.adapt.adapter import Adapter, Method
 from ttdg.adapt.judge import EvidenceKind, judge
+from ttdg.adapt.universe_gradient import Variant
 from ttdg.errors import UserError
 from ttdg.parts import Part
 
@@ -32,13 +31,13 @@ def universe(
     part: Part,
     *,
     margin: float = 0.05,
-    variant: Literal["full", "no-universe", "random-universe", "no-class-mask"] = "full",
+    variant: Variant = "full",
 ) -> Adapter:
     """Every image's graph is matched to 𝒰 by itself: `no-consensus` and `pairwise` have nothing to take away here."""
     if variant not in VARIANTS:
         raise UserError(
-            f"universe has the variants {', '.join(VARIANTS)}, not {variant!r}; it matches each image to the universe "
-            "by itself, so ablations of the matching between images are those of universe-gradient"
+            f"universe has no variant {variant!r}: it matches each image to the universe by itself, so nothing "
+            f"lies between images to leave out; use {', '.join(VARIANTS)}, or universe-gradient"
         )
     return judge(network, prior, part, margin=margin, evidence=VARIANTS[variant])
 
