@@ -80,6 +80,10 @@ def peak_memory(make: Callable[[], Callable[[], object]]) -> float:
     return torch.cuda.max_memory_allocated() / 2**20
 
 
+def is_recorded(call: replay.Replay | None) -> bool:
+    return call is not None and any(isinstance(known, replay._Recording) for known in call._kept.values())
+
+
 def training_step(network: torch.nn.Module, images: torch.Tensor) -> Callable[[], None]:
     """What a plain step of source training costs, in the precision adaptation runs in."""
     optimiser = torch.optim.Adam(network.parameters(), lr=1e-5)
@@ -109,11 +113,20 @@ def methods_table(
                 source, adapter = adapt(model, "source"), adapt(model, name)
                 base = seconds(lambda a=source: a(images), repeats, device)
                 own = seconds(lambda a=adapter: a(images), repeats, device)
-                row |= {f"{way}ms": 1000 * own, f"{way}ratio": own / base}
+                found = {"ms": 1000 * own, "ratio": own / base}
+                recorded = is_recorded(getattr(adapter, "_replay", None))
                 del source, adapter
                 if device == "cuda":
-                    row[f"{way}peak_mb"] = peak_memory(lambda n=name: partial(adapt(model, n), images))
+                    found["peak_mb"] = peak_memory(lambda n=name: partial(adapt(model, n), images))
                 tidy(device)
+            row |= {way + key: value for key, value in found.items()}
+            if device == "cuda" and not way and not recorded:  # the other way is the same
+                row |= {f"eager_{key}": value for key, value in found.items() if key != "ratio"}
+                with replay.off():
+                    row["eager_ratio"] = own / seconds(
+                        partial(adapt(model, "source"), images), repeats, device
+                    )
+                break
         if {"norm", "tent"} <= rows.keys():
             forward = rows["norm"][ratio]
             backward = rows["tent"][ratio] - forward

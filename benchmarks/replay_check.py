@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from adapt import is_recorded
 from ttdg.adapt import METHODS, adapt
 from ttdg.adapt.judge_fit import fit_judge
 from ttdg.data import Arrays, Benchmark, Exact
@@ -106,10 +107,6 @@ def moved(start: dict[str, Tensor], network: torch.nn.Module) -> Tensor:
     return torch.cat(
         [(value - start[name]).flatten().float() for name, value in network.state_dict().items()]
     )
-
-
-def is_recorded(call: replay.Replay) -> bool:
-    return any(isinstance(known, replay._Recording) for known in call._kept.values())
 
 
 def furthest(a: list[Tensor], b: list[Tensor]) -> float:
