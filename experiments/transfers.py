@@ -109,18 +109,43 @@ def believed(benchmark: Benchmark, name: str, batch: int) -> None:
         print(f"| {method} | {name} | {batch} | {overall:.2f} | {within:.2f} | {100 * inside.mean():.0f} % |")
 
 
+def each(benchmark: Benchmark, name: str) -> None:
+    """What `judge` expected of each transfer at batch 4, and what came."""
+    both = benchmark.said.join(benchmark.images, on=KEYS).filter(
+        (pl.col("method") == "judge") & (pl.col("batch") == 4)
+    )
+    for (sources, target), mine in sorted(both.group_by(["sources", "target"]), key=lambda part: part[0]):
+        off = np.abs(mine["expected"].to_numpy() - mine["dice"].to_numpy() / 100)
+        covered = 100 * (off <= mine["half_width"].to_numpy()).mean()
+        ranks = [spearmanr(part["expected"], part["dice"])[0] for _, part in mine.group_by("seed")]
+        said = f"{100 * mine['expected'].mean():.1f} | {mine['dice'].mean():.1f}"
+        print(
+            f"| {name} | {sources} → {target} | {said} | {covered:.0f} % | {np.mean(np.nan_to_num(ranks)):.2f} |"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("records", type=Path, nargs="+")
     parser.add_argument("--only", action="append", default=[], help="experiment of the run; several times")
+    parser.add_argument(
+        "--each", action="store_true", help="what `judge` expects, transfer by transfer, instead"
+    )
     parser.add_argument("--into", type=Path, help="text to put the tables into, between its two marks")
     parser.add_argument(
         "--name", default="transfers", help="of these marks: <!-- ttdg report NAME --> and its end"
     )
     options = parser.parse_args()
     found = {folder.name: from_records(folder, options.only) for folder in options.records}
+    if options.each:
+        print(
+            "| benchmark | transfer | expected Dice | Dice | covered | rank correlation |\n|---|---|---|---|---|---|"
+        )
+        for name, benchmark in found.items():
+            each(benchmark, name)
+        return
     if options.into is None:
         tables(found)
         return

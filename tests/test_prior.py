@@ -7,13 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ttdg.errors import UserError
 from ttdg.graphs import Nodes
 from ttdg.networks import NetworkSpec, Segmenter
 from ttdg.parts import digest, load_parts, save_part
-from ttdg.prior import RING, MorphologyPrior, PriorSpec, _resized, maps_of, prior_for, with_ring
+from ttdg.prior import RING, MorphologyPrior, PriorSpec, maps_of, prior_for, with_ring
 from ttdg.training.learner import prior_loss
 
 LABELS, SIDE = 3, 64
@@ -253,10 +252,3 @@ def test_the_network_is_left_in_the_mode_it_was_in(network):
 def test_a_network_of_another_kind_is_told_what_is_missing():
     with pytest.raises(UserError, match="encode/decoded/head"):
         maps_of(nn.Conv2d(3, 2, 1), torch.zeros(1, 3, 8, 8))
-
-
-@given(h=st.integers(1, 9), w=st.integers(1, 9), y=st.integers(1, 20), x=st.integers(1, 20))
-def test_maps_are_resized_bilinearly(h, w, y, x):
-    maps = torch.randn(2, 3, h, w, generator=torch.Generator().manual_seed(h + 10 * w))
-    expected = F.interpolate(maps, size=(y, x), mode="bilinear", align_corners=False)
-    assert torch.allclose(_resized(maps, (y, x)), expected, atol=1e-5)

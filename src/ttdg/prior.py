@@ -9,7 +9,6 @@ beside them.
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from torch.nn import functional as F
 from ttdg.errors import UserError
 from ttdg.graphs import Affinity, Edges, Nodes, sample_nodes
 from ttdg.matching import assign, qap_direction, same_class, same_class_pairs, solve, stacked, universe_scores
+from ttdg.networks.resizing import resized
 from ttdg.networks.segmenter import padded
 from ttdg.parts import Part
 from ttdg.types import GraphBatch
@@ -80,7 +80,7 @@ class MorphologyPrior(nn.Module):
         what the maps were made from, where that had to be padded."""
         levels = [maps[name] for name in self.spec.levels]
         size = _grid_size(maps, self.spec.stride)
-        x = sum(_resized(conv(level), size) for conv, level in zip(self.inputs, levels, strict=True))
+        x = sum(resized(conv(level), size) for conv, level in zip(self.inputs, levels, strict=True))
         x = self.output(F.relu(self.norm(x.movedim(1, -1))))  # type: ignore[union-attr]
         x = F.normalize(x, dim=-1).movedim(-1, 1)
         if image is None:
@@ -230,21 +230,6 @@ def with_ring(labels: Int[Tensor, "b h w"], count: int, size: Sequence[int]) -> 
 def _grid_size(maps: Mapping[str, Tensor], stride: int) -> tuple[int, int]:
     y, x = next(iter(maps.values())).shape[2:]  # e0 lies at stride 2
     return 2 * y // stride, 2 * x // stride
-
-
-def _resized(x: Float[Tensor, "b c h w"], size: tuple[int, int]) -> Float[Tensor, "b c y x"]:
-    """Bilinear, as `F.interpolate`, which takes twenty times as long on a GPU where channels are many."""
-    if tuple(x.shape[2:]) == size:
-        return x
-    rows, columns = (_between(n, m, x.device) for n, m in zip(x.shape[2:], size, strict=True))
-    return rows.to(x) @ (x @ columns.mT.to(x))
-
-
-@cache
-def _between(n: int, m: int, device: torch.device) -> Float[Tensor, "m n"]:
-    """Linear interpolation of n values at m places."""
-    with torch.inference_mode(False):
-        return F.interpolate(torch.eye(n)[None], size=m, mode="linear", align_corners=False)[0].mT.to(device)
 
 
 def _tuples(settings: Mapping[str, Any]) -> dict[str, Any]:

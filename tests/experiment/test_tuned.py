@@ -242,6 +242,8 @@ def test_all_searches_of_a_run_are_packed_as_one_yaml(done, tmp_path):
         one.stem: chosen(one) for one in (place.run / "tuned").glob("*.yaml")
     }
     assert all(len(each["trials"]) > 1 for each in searches.values())
+    (again,) = pack_tuned(tmp_path, tmp_path / "again")
+    assert again.read_text() == path.read_text()
     assert pack_tuned(tmp_path / "nothing", tmp_path) == []
 
 

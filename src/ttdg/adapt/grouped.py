@@ -54,7 +54,11 @@ def gpu_program() -> Normalise | None:
         layer = nn.BatchNorm2d(1).cuda()
         normalise(layer, torch.ones(1, 1, 4, 4, device="cuda"), torch.ones(1, device="cuda"), None)
     except (ImportError, RuntimeError, OSError) as error:
-        warnings.warn(f"readings of a batch run unfused, at half the speed: {error}", stacklevel=2)
+        warnings.warn(
+            f"BatchNorm of a batch's readings runs unfused, more slowly: {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
         return None
     return normalise
 

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 """`Grouped` BatchNorm as one GPU program a layer: a group's channel is read for its statistics, and again, from the
-chip's memory, to be normalised. In torch's own programs it is 25 small ones, which at a batch of four take longer than
-the convolutions. Imported on CUDA tensors only.
+chip's memory, to be normalised. In torch's own programs it is 25 small ones, each of which the host has to ask for.
+Imported on CUDA tensors only.
 """
 
 from typing import no_type_check
@@ -24,11 +24,12 @@ def normalise(layer: _BatchNorm, x: Tensor, rho: Tensor, own: Tensor | None) -> 
     y = torch.empty_like(x)
     mean, var = (torch.empty(k, c, device=x.device) for _ in range(2))
     source = batchnorm.running(layer)
-    _normalise[(c, k)](
-        x, y, mean, var, *source, layer.weight, layer.bias, rho, rho if own is None else own,
-        layer.eps, c, area, len(x) // k, HAS_OWN=own is not None,
-        BLOCK=min(BLOCK, max(16, triton.next_power_of_2(area))), num_warps=4 if area < 4 * BLOCK else 8,
-    )  # fmt: skip
+    with torch.cuda.device_of(x):  # triton starts programs on the current device
+        _normalise[(c, k)](
+            x, y, mean, var, *source, layer.weight, layer.bias, rho, rho if own is None else own,
+            layer.eps, c, area, len(x) // k, HAS_OWN=own is not None,
+            BLOCK=min(BLOCK, max(16, triton.next_power_of_2(area))), num_warps=4 if area < 4 * BLOCK else 8,
+        )  # fmt: skip
     return y, mean, var
 
 
@@ -57,7 +58,7 @@ def _normalise(
 
     share = tl.load(rho + group)
     if HAS_OWN:
-        share = tl.where(share == -1.0, tl.load(own), share)
+        share = tl.where(share == -1.0, tl.load(own), share)  # LEARNED
     old = tl.load(source_var + channel)
     scale = tl.load(weight + channel) / tl.sqrt(old + share * (v - old) + eps)
     moved = tl.load(bias + channel) - (mu + share * shift) * scale

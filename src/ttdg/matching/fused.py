@@ -46,22 +46,24 @@ def plan(
     (rows, cols), unit = _block(scores), 1 if d % 4 else 4
     P = torch.empty(batch, n, d, device=scores.device, dtype=torch.float32)
     error = torch.empty(batch, device=scores.device, dtype=torch.float32)
-    _plan[(batch,)](
-        scores.float().contiguous(),
-        row_mass.float().contiguous(),
-        col_mass.float().contiguous(),
-        P,
-        error,
-        n,
-        d // unit,
-        1.0 / tau,
-        tolerance,
-        max_sweeps,
-        UNIT=unit,
-        ROWS=rows,
-        COLS=cols,
-        num_warps=warps or min(32, max(4, rows * cols // 1024)),  # 32 entries a thread: fastest on an H200
-    )
+    with torch.cuda.device_of(scores):  # triton starts programs on the current device
+        _plan[(batch,)](
+            scores.float().contiguous(),
+            row_mass.float().contiguous(),
+            col_mass.float().contiguous(),
+            P,
+            error,
+            n,
+            d // unit,
+            1.0 / tau,
+            tolerance,
+            max_sweeps,
+            UNIT=unit,
+            ROWS=rows,
+            COLS=cols,
+            num_warps=warps
+            or min(32, max(4, rows * cols // 1024)),  # 32 entries a thread: fastest on an H200
+        )
     return P, error
 
 
