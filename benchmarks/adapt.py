@@ -43,17 +43,19 @@ def ways(device: str) -> Mapping[str, Callable[[], AbstractContextManager[None]]
     return WAYS if device == "cuda" else {"": nullcontext}
 
 
-def seconds(work: Callable[[], object], repeats: int, device: str) -> float:
-    """Median of `repeats` timed calls, after warm-up."""
-    times = []
+def seconds(works: Mapping[str, Callable[[], object]], repeats: int, device: str) -> dict[str, float]:
+    """Medians of `repeats` timed calls of each work, after warm-up. They take turns: a clock that drifts, or a host
+    that is busy for a while, meets all alike."""
+    times: dict[str, list[float]] = {name: [] for name in works}
     for repeat in range(repeats + WARM_UP):
-        synchronise(device)
-        start = time.perf_counter()
-        work()
-        synchronise(device)
-        if repeat >= WARM_UP:
-            times.append(time.perf_counter() - start)
-    return statistics.median(times)
+        for name, work in works.items():
+            synchronise(device)
+            start = time.perf_counter()
+            work()
+            synchronise(device)
+            if repeat >= WARM_UP:
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(each) for name, each in times.items()}
 
 
 def synchronise(device: str) -> None:
@@ -98,40 +100,38 @@ def training_step(network: torch.nn.Module, images: torch.Tensor) -> Callable[[]
     return step
 
 
+def side_by_side(
+    model: Model, name: str, images: torch.Tensor, repeats: int, device: str
+) -> tuple[dict[str, float], bool, bool]:
+    """ms a batch of a method, against `source`, and against what its passes cost: a forward is `norm`'s, a backward what
+    `tent` takes beyond it. All take turns. And whether its calls can be recorded, and were."""
+    adapters: dict[str, Any] = {each: adapt(model, each) for each in ("source", "norm", "tent")}
+    adapters["own"] = adapt(model, name)
+    spent = seconds({each: partial(a, images) for each, a in adapters.items()}, repeats, device)
+    forward, backward = spent["norm"], spent["tent"] - spent["norm"]
+    passes = METHODS[name].forwards * forward + METHODS[name].backwards * backward
+    own = spent["own"]
+    found = {"ms": 1000 * own, "ratio": own / spent["source"], "of_its_passes": own / passes}
+    call = getattr(adapters["own"], "_replay", None)
+    return found, call is not None, is_recorded(call)
+
+
 def methods_table(
     model: Model, names: list[str], images: torch.Tensor, repeats: int, device: str
 ) -> Iterator[tuple[str, dict[str, float]]]:
-    """ms a batch for every method, interleaved with `source` so that a drifting clock meets both alike; and how that
-    compares with what its passes cost: a forward is `norm`'s, a backward what `tent` takes beyond it. Passes are
-    compared without recorded steps, which some methods have and others not."""
-    rows: dict[str, dict[str, float]] = {}
-    ratio = "eager_ratio" if device == "cuda" else "ratio"
-    for name in sorted(names, key=lambda name: name not in ("norm", "tent")):
-        row = rows[name] = {}
-        for way, within in ways(device).items():
+    """Every method, its calls made from Python, and where they can be recorded, recorded too: beside recorded passes."""
+    for name in names:
+        row: dict[str, float] = {}
+        for way, within in reversed(ways(device).items()):
             with within():
-                source, adapter = adapt(model, "source"), adapt(model, name)
-                base = seconds(lambda a=source: a(images), repeats, device)
-                own = seconds(lambda a=adapter: a(images), repeats, device)
-                found = {"ms": 1000 * own, "ratio": own / base}
-                recorded = is_recorded(getattr(adapter, "_replay", None))
-                del source, adapter
+                found, recordable, recorded = side_by_side(model, name, images, repeats, device)
                 if device == "cuda":
                     found["peak_mb"] = peak_memory(lambda n=name: partial(adapt(model, n), images))
-                tidy(device)
-            row |= {way + key: value for key, value in found.items()}
-            if device == "cuda" and not way and not recorded:  # the other way is the same
-                row |= {f"eager_{key}": value for key, value in found.items() if key != "ratio"}
-                with replay.off():
-                    row["eager_ratio"] = own / seconds(
-                        partial(adapt(model, "source"), images), repeats, device
-                    )
+                    tidy(device)
+            if way or device == "cpu" or recorded:
+                row |= {way + key: value for key, value in found.items()}
+            if not recordable:
                 break
-        if {"norm", "tent"} <= rows.keys():
-            forward = rows["norm"][ratio]
-            backward = rows["tent"][ratio] - forward
-            passes = METHODS[name].forwards * forward + METHODS[name].backwards * backward
-            row["of_its_passes"] = row[ratio] / passes
         print(name, {key: round(value, 2) for key, value in row.items()}, flush=True)
         yield name, row
 
@@ -222,8 +222,9 @@ def report(results: dict[str, Any]) -> None:
     )
     columns = {
         "ms/batch": ("ms", ".2f"), "× source": ("ratio", ".2f"), "peak MB": ("peak_mb", ".0f"),
-        "eager ms": ("eager_ms", ".2f"), "× source, eager": ("eager_ratio", ".2f"),
-        "× its passes, eager": ("of_its_passes", ".2f"), "peak MB, eager": ("eager_peak_mb", ".0f"),
+        "× its passes": ("of_its_passes", ".2f"), "eager ms": ("eager_ms", ".2f"),
+        "× source, eager": ("eager_ratio", ".2f"), "× its passes, eager": ("eager_of_its_passes", ".2f"),
+        "peak MB, eager": ("eager_peak_mb", ".0f"),
     }  # fmt: skip
     for name in ("method", *columns, "site images/s", "site, eager"):
         table.add_column(name, justify="left" if name == "method" else "right")

@@ -32,6 +32,7 @@ from ttdg.training.train import _set_up, build
 LABELS, SIZE = 3, 256
 RESET, NAN, OTHER = 9, 7, (2, 11)  # places in the stream
 LENGTH = 14
+JUDGED = ("judge", "universe")
 
 
 def batches(size: int, nan: bool = True) -> list[Tensor]:
@@ -76,7 +77,7 @@ def adapted(network: Segmenter | Model, method: str, size: int, recorded: bool) 
             if number != NAN:
                 results.append(logits)
                 results += [adapter.loss.reshape(1)] if hasattr(adapter, "loss") else []
-    forwards = 1 if method == "judge" else METHODS[method].forwards  # it stacks its readings into one
+    forwards = 1 if method in JUDGED else METHODS[method].forwards  # they stack their readings into one
     expected = forwards * LENGTH, METHODS[method].backwards * LENGTH
     if (passes.forwards, passes.backwards) != expected:
         wrong.append(f"counted {passes}, not {expected}")
@@ -179,7 +180,10 @@ def main() -> None:
         for method in ("source", "norm", "alpha-bn", "tent", "domainadaptor")
     ]
     model = judged(network)
-    good.append(check("judge", lambda recorded: adapted(model, "judge", options.batch, recorded)))
+    good += [
+        check(method, lambda recorded, m=method: adapted(model, m, options.batch, recorded))
+        for method in JUDGED
+    ]
     for name, universe, optimiser in (
         ("training", 0.1, "sgd"),
         ("training, AdamW, no universe", 0.0, "adamw"),

@@ -39,7 +39,10 @@ def tune(
     hospitals: Annotated[int, typer.Option(min=1, help="Simulated hospitals.")] = 8,
     images: Annotated[int, typer.Option(min=1, help="Images of each hospital's stream.")] = 32,
     batch: BatchOption = 4,
-    strength: Annotated[float, typer.Option(help="Of the simulated shifts; 1 is a hospital far away.")] = 1.0,
+    farthest: Annotated[
+        float,
+        typer.Option(min=0, help="Strength of the last hospital's shift; the others lie evenly on the way there."),
+    ] = 1.0,
     seed: Annotated[int, typer.Option(help="Of the hospitals.")] = 0,
     device: DeviceOption = "auto",
 ) -> None:
@@ -60,7 +63,7 @@ def tune(
     loaded = load(model, choose_device(device))
     described, sites = open_data(data, benchmark or None)
     names = chosen_sites(loaded, site, list(sites))
-    search = tuning.Search(hospitals, images, batch, strength, seed)
+    search = tuning.Search(hospitals, images, batch, farthest, seed)
     held_out = load_sources(choose_sites(sites, names), fitted(loaded.card, described)).held_out
     about = {"benchmark": described.name, "model": loaded.card.sha256, "sources": names, **asdict(search)}
     done, console = tuning.read(out, about), Console()

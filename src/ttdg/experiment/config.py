@@ -45,7 +45,7 @@ class Tune(_Strict):
     hospitals: Positive = 8
     images: Positive = 32
     batch: Positive = 4
-    strength: Annotated[float, Field(gt=0)] = 1.0
+    farthest: Annotated[float, Field(gt=0)] = 1.0
     seed: StrictInt = 0
 
 

@@ -1,7 +1,8 @@
 """Hyper-parameters chosen once, fairly: the same small budget for every method, on simulated hospitals.
 
-A simulated hospital is a stream of held-out source images under one shift in light, optics, anatomy and annotation.
-Every configuration of every method meets the same hospitals, online as at test time. No target image is ever read.
+A simulated hospital is a stream of held-out source images under one shift in light, optics, anatomy and annotation. How
+far away the next real one lies is not known, so they stand near and far. Every configuration of every method meets the
+same hospitals, online as at test time. No target image is ever read.
 """
 
 import itertools
@@ -31,12 +32,12 @@ FACTORS, STEPS = (0.1, 1.0, 10.0), (1, 3)  # of the default rate; steps
 
 @dataclass(frozen=True)
 class Search:
-    """What all methods are tuned on: so many hospitals, a stream of so many images each."""
+    """What all methods are tuned on: so many hospitals, near and far, a stream of so many images each."""
 
     hospitals: int = 8
     images: int = 32
     batch: int = 4
-    strength: float = 1.0
+    farthest: float = 1.0  # strength of the last hospital's shift; the others lie evenly on the way there
     seed: int = 0
 
 
@@ -82,12 +83,13 @@ def hospital(
 ) -> Iterator[Batch]:
     """The stream of one simulated hospital: images of one source site in random order, all under the same shift."""
     arrays, seed = held_out[number % len(held_out)], search.seed * 1_000_003 + number
+    strength = search.farthest * (number + 1) / search.hospitals
     assert arrays.masks is not None, "tuning needs masks of the held-out source images"
     rows = torch.randperm(len(arrays.images), generator=torch.Generator().manual_seed(seed))[: search.images]
     for part in rows.split(search.batch):
         images, masks = arrays.images[part].to(device).float() / 255, arrays.masks[part].to(device).long()
         again = torch.Generator().manual_seed(seed)  # the same shift for every batch
-        images, masks = simulate(images, masks, again, search.strength, group=len(part))
+        images, masks = simulate(images, masks, again, strength, group=len(part))
         cases = tuple(arrays.cases[int(row)] for row in part)
         yield Batch(normalise(images, benchmark.normalisation), masks, cases)
 
