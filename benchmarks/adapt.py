@@ -103,8 +103,8 @@ def training_step(network: torch.nn.Module, images: torch.Tensor) -> Callable[[]
 def side_by_side(
     model: Model, name: str, images: torch.Tensor, repeats: int, device: str
 ) -> tuple[dict[str, float], bool, bool]:
-    """ms a batch of a method, against `source`, and against what its passes cost: a forward is `norm`'s, a backward what
-    `tent` takes beyond it. All take turns. And whether its calls can be recorded, and were."""
+    """ms a batch of a method, against `source`, and against what its passes cost: a forward is `norm`'s, a backward
+    what `tent` takes beyond it. All take turns. And whether its calls can be recorded, and were."""
     adapters: dict[str, Any] = {each: adapt(model, each) for each in ("source", "norm", "tent")}
     adapters["own"] = adapt(model, name)
     spent = seconds({each: partial(a, images) for each, a in adapters.items()}, repeats, device)
@@ -119,7 +119,7 @@ def side_by_side(
 def methods_table(
     model: Model, names: list[str], images: torch.Tensor, repeats: int, device: str
 ) -> Iterator[tuple[str, dict[str, float]]]:
-    """Every method, its calls made from Python, and where they can be recorded, recorded too: beside recorded passes."""
+    """Every method, called from Python, and where its calls can be recorded, recorded too: beside recorded passes."""
     for name in names:
         row: dict[str, float] = {}
         for way, within in reversed(ways(device).items()):

@@ -45,6 +45,21 @@ def test_a_hospital_is_the_same_every_time_and_has_one_shift(held_out, disc_mode
     assert not torch.equal(images(0), images(3))  # the same site under another shift
 
 
+def test_hospitals_stand_evenly_from_near_to_the_farthest(held_out, disc_model, monkeypatch):
+    strengths, plain = [], tuning.simulate
+    monkeypatch.setattr(
+        tuning,
+        "simulate",
+        lambda images, masks, generator, strength, **kw: (
+            strengths.append(strength) or plain(images, masks, generator, strength, **kw)
+        ),
+    )
+    search = Search(hospitals=4, images=1, batch=1, farthest=0.8)
+    for number in range(4):
+        list(hospital(number, held_out, disc_model.card.benchmark, search, torch.device("cpu")))
+    assert strengths == pytest.approx([0.2, 0.4, 0.6, 0.8])
+
+
 def test_hospitals_hold_held_out_source_images_alone(held_out, disc_model):
     known = {case for arrays in held_out for case in arrays.cases}
     batches = hospital(1, held_out, disc_model.card.benchmark, SMALL, torch.device("cpu"))

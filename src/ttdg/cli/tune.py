@@ -41,7 +41,9 @@ def tune(
     batch: BatchOption = 4,
     farthest: Annotated[
         float,
-        typer.Option(min=0, help="Strength of the last hospital's shift; the others lie evenly on the way there."),
+        typer.Option(
+            min=0, help="Strength of the last hospital's shift; the others lie evenly on the way there."
+        ),
     ] = 1.0,
     seed: Annotated[int, typer.Option(help="Of the hospitals.")] = 0,
     device: DeviceOption = "auto",
