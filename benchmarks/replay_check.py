@@ -177,7 +177,7 @@ def main() -> None:
     network = Segmenter(NetworkSpec(LABELS, options.encoder)).cuda().eval()
     good = [
         check(method, lambda recorded, m=method: adapted(network, m, options.batch, recorded))
-        for method in ("source", "norm", "alpha-bn", "tent", "domainadaptor")
+        for method in ("source", "norm", "alpha-bn", "tent", "domainadaptor", "vptta")
     ]
     model = judged(network)
     good += [

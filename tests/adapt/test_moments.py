@@ -171,9 +171,10 @@ def gradient_of_one_pass(dtype: torch.dtype, device: str = "cpu") -> tuple[torch
     network, met = a_network().to(device, dtype), []
     network.insert(2, nn.ReLU(inplace=True))
     batchnorm.use(network.requires_grad_(False), mode := Mixing(network, 0.3))
-    with torch.no_grad(), mode.one_pass():
+    share = torch.full((1,), 0.3, dtype=dtype, device=device)
+    with torch.no_grad(), mode.one_pass(share):
         answer = network(images)
-    with mode.one_pass(met):
+    with mode.one_pass(share, met):
         network(images)
     statistics = [s for m, _ in met for s in (m.mean, m.var)]
     lines = [torch.randn(3, 9, dtype=dtype).to(device) for _ in range(2)]
@@ -212,7 +213,7 @@ def test_the_gpu_program_itself_gives_the_same_pass(monkeypatch):
 
 def test_a_pass_leaves_nothing_behind_even_where_it_fails():
     mode = Mixing(a_network(), 0.3)
-    with pytest.raises(RuntimeError, match="midway"), mode.one_pass([]):
+    with pytest.raises(RuntimeError, match="midway"), mode.one_pass(torch.ones(1), []):
         raise RuntimeError("midway")
     assert mode.met is None
     assert mode._share is None

@@ -6,7 +6,7 @@ statistics. They are worked out for all layers together, and only the last produ
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ttdg.adapt import batchnorm, grouped
+from ttdg.adapt.adapter import approach
 from ttdg.adapt.watched import Met, watch
 
 Pair = tuple[Tensor, Tensor]
@@ -41,10 +42,6 @@ class Copies:
         torch._foreach_copy_(self._copies, self._source)
         self._left = dict(self._of)
 
-    def full(self, value: float) -> Float[Tensor, "1"]:
-        """Of this value, where the copies lie."""
-        return self._source[0].new_full((1,), value)
-
     def take(self, layer: _BatchNorm) -> Pair:
         """Mean and variance, to be moved at will until the next `refresh`."""
         if (copies := self._left.pop(layer, None)) is not None:
@@ -54,8 +51,8 @@ class Copies:
 
 
 class Mixing:
-    """`batchnorm.Mix` of a frozen network, with a ρ that may change; refresh the copies before a pass. Where `met` is a
-    list it collects what each layer met, and its answer, for `met_with_gradient`."""
+    """`batchnorm.Mix` of a frozen network; refresh the copies before a pass. Where `met` is a list it collects what
+    each layer met, and its answer, for `met_with_gradient`."""
 
     def __init__(self, network: nn.Module, rho: float) -> None:
         self.rho, self.copies = rho, Copies(network)
@@ -64,16 +61,19 @@ class Mixing:
         self._found: list[Pair] = []  # a copy of the source's statistics, and the batch's
 
     @contextmanager
-    def one_pass(self, met: list[tuple[Met, Tensor]] | None = None) -> Iterator[None]:
-        """Of copies fresh by themselves, through the GPU program that reduces and normalises in one call, where there
-        is one; the statistics of what was `met` are then mixed for all layers together, at the end."""
+    def one_pass(
+        self, share: Float[Tensor, "1"], met: list[tuple[Met, Tensor]] | None = None
+    ) -> Iterator[None]:
+        """Of copies fresh by themselves and a ρ that lies on the device, so that a recorded pass may have another one
+        each time. It goes through the GPU program that reduces and normalises in one call, where there is one; the
+        statistics of what was `met` are then mixed for all layers together, at the end."""
         self.copies.refresh()
-        self.met, self._share, self._found = met, self.copies.full(self.rho), []
+        self.met, self._share, self._found = met, share, []
         try:
             yield
             if self._found:
                 copies, batch = zip(*self._found, strict=True)
-                torch._foreach_lerp_(copies, batch, self.rho)
+                approach(copies, batch, share[0])
         finally:
             self.met, self._share, self._found = None, None, []
 
@@ -89,9 +89,14 @@ class Mixing:
 
     def _normalised(self, layer: _BatchNorm, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         """By the mixture, which these copies of the source's statistics become, now or at the end of the pass."""
-        fused = None if self._share is None or torch.is_grad_enabled() else program(layer, x)
-        if fused is None or self._share is None:
+        if self._share is None:
             torch.batch_norm_update_stats(x.detach(), mean, var, self.rho)
+            return batchnorm.normalise(layer, x, mean, var)
+        fused = None if torch.is_grad_enabled() else program(layer, x)
+        if fused is None:
+            batch = torch.zeros_like(mean), torch.zeros_like(var)
+            torch.batch_norm_update_stats(x.detach(), *batch, 1.0)
+            approach((mean, var), batch, self._share[0])
             return batchnorm.normalise(layer, x, mean, var)
         y, batch_mean, batch_var = fused(layer, x, self._share, None)
         if self.met is not None:
@@ -142,7 +147,7 @@ def channels(
     return _channels(shapes, inputs[0].device)
 
 
-@lru_cache(maxsize=16)
+@cache  # for ever: a recorded call goes on using them
 def _channels(shapes: tuple[tuple[int, int], ...], device: torch.device) -> Pair:
     widths = torch.tensor([width for width, _ in shapes])
     share, values = 1 / widths, torch.tensor([float(count) for _, count in shapes])

@@ -9,13 +9,15 @@ moments live on from image to image, as published, row by row of the batch. An i
 no gradient and a neutral key. All BatchNorm layers take part (the release leaves PraNet's decoder out).
 
 What it costs beyond its passes is two calls a layer: a reduction of its input for each image's own statistics, and a
-product for their gradient; without the GPU program for BatchNorm also one for the mixture, in either pass. Everything
-else is done for all layers together.
+product for their gradient; without the GPU program for BatchNorm also some for the mixture, in either pass. Everything
+else is done for all layers together. A step's slope and the answer depend on their inputs alone, λ among them, so both
+are recorded on a GPU; Adam and the memory are not.
 """
 
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -24,7 +26,9 @@ from ttdg.adapt.adapter import Adapter, Images, Logits, Method
 from ttdg.adapt.memory import Memory
 from ttdg.adapt.moments import Mixing, channels, side_by_side
 from ttdg.adapt.prompt import Window, window
+from ttdg.adapt.recorded import Kept
 from ttdg.adapt.watched import Met, met_with_gradient
+from ttdg.networks.replay import Replay
 
 TEMPERATURE = 0.2  # of the softmax over the cosines of neighbours
 
@@ -70,38 +74,43 @@ class Vptta:
         self.prompt: nn.Parameter
         self.optimiser: torch.optim.Optimizer
         self._windows: dict[tuple[int, int, torch.device], Window] = {}
+        self._replay, self._reading = Replay(Kept(network)), Replay(Kept(network))
         self.reset()
 
     def __call__(self, images: Images) -> Logits:
-        view, b = self._window(images), len(images)
-        low = view.read(images)
+        low = self._window(images).read(images)
         keys = low.abs().nan_to_num()
-        self.seen += b
-        self.mode.rho = warmth(self.seen, self.warm)
+        self.seen += len(images)
+        share = images.new_full((1,), warmth(self.seen, self.warm))
         self._start(keys)
+        prompt = self.prompt.detach()[: len(images)]
         for _ in range(self.steps):
-            with torch.enable_grad():
-                loss = self.objective(view.prompted(images, low, self._rows(b)))
-            if loss.requires_grad:  # else the image is too small for any layer's statistics
-                (gradient,) = torch.autograd.grad(loss, self.prompt)
-                self.prompt.grad = gradient.contiguous().nan_to_num(0.0, 0.0, 0.0)
+            self.loss, *slope = self._replay(self._slope, images, low, prompt, share)
+            if slope:  # else the image is too small for any layer's statistics
+                self.prompt.grad = F.pad(slope[0], (0,) * 7 + (len(self.prompt) - len(images),))
                 self.optimiser.step()
-            self.loss = loss.detach()
-            del loss  # which holds every layer's input
-        with torch.no_grad(), self.mode.one_pass():
-            logits: Logits = self.network(view.prompted(images, low, self._rows(b)))
-        self.memory.push(keys, self._rows(b))
+        logits: Logits = self._reading(self._read, images, low, prompt, share)
+        self.memory.push(keys, prompt)
         return logits
 
-    def objective(self, images: Images) -> Tensor:
-        """The mean misfit over layers, summed over images, each of which has its own prompt."""
+    def _slope(self, images: Images, low: Tensor, prompt: Tensor, share: Tensor) -> tuple[Tensor, ...]:
+        """The mean misfit over layers, summed over images, and where there is one its gradient at their prompts."""
         met: list[tuple[Met, Tensor]] = []
-        with self.mode.one_pass(met):
-            self.network(images)
+        with torch.enable_grad(), self.mode.one_pass(share, met):
+            prompt = prompt.detach().requires_grad_()
+            self.network(self._window(images).prompted(images, low, prompt))
         if not met:
-            return images.new_zeros(())
+            return (images.new_zeros(()),)
         inputs, means, variances = zip(*((m.x, m.mean, m.var) for m, _ in met), strict=True)
-        return met_with_gradient(*misfit(inputs, means, variances), met)
+        with torch.enable_grad():
+            loss = met_with_gradient(*misfit(inputs, means, variances), met)
+        (gradient,) = torch.autograd.grad(loss, prompt)
+        return loss.detach(), gradient.contiguous().nan_to_num(0.0, 0.0, 0.0)
+
+    @torch.no_grad()
+    def _read(self, images: Images, low: Tensor, prompt: Tensor, share: Tensor) -> Logits:
+        with self.mode.one_pass(share):
+            return self.network(self._window(images).prompted(images, low, prompt))  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def _start(self, keys: Float[Tensor, "b c k k"]) -> None:
@@ -117,9 +126,6 @@ class Vptta:
             weights = (cosine / TEMPERATURE).softmax(1)
             self.prompt[: len(keys)] = torch.einsum("bm,bmckl->bckl", weights, self.memory.columns[1][rows])
 
-    def _rows(self, b: int) -> Tensor:
-        return self.prompt if len(self.prompt) == b else self.prompt[:b]
-
     def _window(self, images: Images) -> Window:
         height, width = images.shape[-2:]
         key = (height, width, images.device)
@@ -129,7 +135,7 @@ class Vptta:
 
     def reset(self) -> None:
         self.memory.clear()
-        self.seen, self.mode.rho = 0, warmth(0, self.warm)
+        self.seen = 0
         self.prompt = nn.Parameter(torch.empty(0, 0, 0, 0))
 
 
