@@ -8,6 +8,9 @@ from torch import nn
 from ttdg.adapt import adapt, batchnorm, entropy
 from ttdg.adapt.adapter import GradientAdapter
 from ttdg.adapt.sar import adapted, ascend, mean
+from ttdg.data import normalise
+from ttdg.data.synthetic import draw_site
+from ttdg.training import load
 
 OPEN = {"margin": math.inf, "recover": -math.inf}
 
@@ -80,19 +83,65 @@ def test_a_batch_without_a_sure_pixel_changes_nothing():
     network = a_network()
     adapter = adapt(network, "sar", margin=0.0)
     adapter(X)
-    assert adapter.skipped == 1
+    assert adapter.counts == {"steps": 0, "resets": 0, "skipped": 1}
     assert all(torch.equal(v, network.state_dict()[k]) for k, v in adapter.network.state_dict().items())
 
 
-def test_certainty_triggers_recovery_and_a_healthy_entropy_does_not():
-    certain, network = a_network(), a_network()
+def test_a_collapse_triggers_exactly_one_recovery_to_the_source():
+    network = a_network()
+    adapter = adapt(network, "sar", margin=math.inf, lr=1e-6)
+    adapter(X)
     with torch.no_grad():
-        certain[2].weight.mul_(1e4)
-    collapsed, healthy = adapt(certain, "sar"), adapt(network, "sar", margin=math.inf)
-    collapsed(X)
-    healthy(X)
-    assert (collapsed.resets, healthy.resets) == (1, 0)
-    assert all(torch.equal(v, certain.state_dict()[k]) for k, v in collapsed.network.state_dict().items())
+        for parameter in adapter.parameters:
+            parameter.mul_(1e4)  # one-hot answers
+    calls = 0
+    while not adapter.counts["resets"]:
+        adapter(X)
+        calls += 1
+        assert calls < 100
+    assert calls > 5, "the running loss falls by a tenth a step"
+    assert adapter.ema is None
+    assert not adapter.optimiser.state or all(
+        not value.any() for state in adapter.optimiser.state.values() for value in state.values()
+    )
+    assert all(torch.equal(v, network.state_dict()[k]) for k, v in adapter.network.state_dict().items())
+    for _ in range(calls):
+        adapter(X)
+    assert adapter.counts == {"steps": 2 * calls + 1, "resets": 1, "skipped": 0}
+
+
+@pytest.mark.parametrize("site", ["valley", "summit"])  # one the demo model knows, and one it does not
+def test_a_healthy_stream_never_recovers(site):
+    """At a threshold above it SAR would be PTBN, silently."""
+    model = load("demo", "cpu")
+    pictures, _ = draw_site("fundus", site, 12, model.card.benchmark.size, seed=7)
+    light = torch.tensor(pictures).movedim(-1, 1) / 255
+    images = normalise(light, model.card.benchmark.normalisation).split(4)
+    adapter = adapt(model, "sar", lr=1e-2)
+    norm = adapt(model, "norm")
+    last = [a(batch) for batch in images for a in (adapter, norm)][-2:]
+    assert adapter.counts == {"steps": len(images), "resets": 0, "skipped": 0}
+    assert adapter.ema < adapter.recover * math.log(3), "the published threshold, rescaled, would recover"
+    assert not torch.allclose(*last, atol=1e-3)
+
+
+def test_the_running_loss_is_an_average_with_memory_and_a_new_site_begins_anew():
+    adapter, other = (adapt(a_network(), "sar", margin=math.inf) for _ in range(2))
+    adapter(X)
+    first = adapter.ema
+    adapter(3 * X)
+    second = adapter.loss.item()
+    assert adapter.ema == pytest.approx(0.9 * first + 0.1 * second, rel=1e-5)
+    adapter.reset()
+    assert torch.equal(adapter(X), other(X))
+    assert (adapter.ema, adapter.first) == (first, first)
+
+
+def test_the_thresholds_are_the_declared_shares():
+    adapter = adapt(a_network(), "sar")
+    H = torch.tensor([0.39, 0.41]) * math.log(3)
+    assert adapter.sure(H, 3).tolist() == [True, False]
+    assert adapter.recover == pytest.approx(0.02895, abs=1e-5)
 
 
 def test_the_last_stage_of_a_resnet_stays_as_it_is():

@@ -34,16 +34,15 @@ def by_fft(images: torch.Tensor, prompt: torch.Tensor) -> torch.Tensor:
     return torch.fft.ifft2(torch.polar(amplitude, phase)).real
 
 
-def test_one_step_is_adam_on_the_misfit_of_statistics_under_the_warmed_mixture():
+def test_steps_are_adams_on_the_misfit_of_statistics_under_the_warmed_mixture():
+    """Two images, one after the other: each starts from a prompt of 1; Adam's moments and the count live on."""
     network, lr = a_network(), 0.05
     conv, norm, _, head = network
-    x = torch.randn(1, 3, 32, 32) * 2 + 1
-    answer = adapt(network, "vptta", lr=lr, size=0.1)(x)
+    adapter = adapt(network, "vptta", lr=lr, size=0.1)
+    prompt = nn.Parameter(torch.ones(1, 3, 3, 3))
+    adam = torch.optim.Adam([prompt], lr=lr, betas=(0.9, 0.99))
 
-    prompt = torch.ones(1, 3, 3, 3, requires_grad=True)
-    lam = 1 / (math.sqrt(1) / 5 + 1)
-
-    def forward(prompt):
+    def forward(x, lam):
         h = conv(by_fft(x, prompt))
         batch_mean, batch_var = h.detach().mean((0, 2, 3)), h.detach().var((0, 2, 3))
         mean = lam * batch_mean + (1 - lam) * norm.running_mean
@@ -53,11 +52,43 @@ def test_one_step_is_adam_on_the_misfit_of_statistics_under_the_warmed_mixture()
         h = (h - mean[:, None, None]) / (var[:, None, None] + norm.eps).sqrt()
         return loss, head((h * norm.weight[:, None, None] + norm.bias[:, None, None]).relu())
 
-    (gradient,) = torch.autograd.grad(forward(prompt)[0], prompt)
-    with torch.no_grad():
-        stepped = prompt - lr * gradient / (gradient.abs() + 1e-8)  # Adam's first step
-        assert torch.allclose(answer, forward(stepped)[1], atol=1e-5)
-    assert (stepped - 1).abs().max() > 0.04  # the step was one
+    for seen in (1, 2):
+        x, lam = torch.randn(1, 3, 32, 32) * 2 + seen, 1 / (math.sqrt(seen) / 5 + 1)
+        answer = adapter(x)
+        with torch.no_grad():
+            prompt.fill_(1.0)
+        (prompt.grad,) = torch.autograd.grad(forward(x, lam)[0], prompt)
+        adam.step()
+        with torch.no_grad():
+            assert torch.allclose(answer, forward(x, lam)[1], atol=1e-5)
+        assert torch.allclose(adapter.prompt, prompt, atol=1e-5)
+        assert (prompt - 1).abs().max() > 0.02  # the step was one
+
+
+def test_a_prompt_starts_as_the_mean_of_its_neighbours_by_the_likeness_of_their_keys():
+    adapter = adapt(a_network(), "vptta", neighbours=2, size=0.1, lr=0.05)
+    for _ in range(3):
+        adapter(torch.randn(1, 3, 32, 32) + 1)
+    keys, prompts = adapter.memory.columns
+    new = keys[:1] * torch.rand(1, 3, 3, 3)
+    cosines = torch.nn.functional.cosine_similarity(new.flatten(1), keys.flatten(1))
+    best = cosines.argsort(descending=True)[:2]
+    weights = (cosines[best] / 0.2).softmax(0)
+    expected = (weights[:, None, None, None] * prompts[best]).sum(0)
+    assert torch.allclose(adapter._first(new)[0], expected, atol=1e-6)
+
+
+def test_after_the_stream_an_image_is_answered_with_the_memorys_prompt_and_the_last_mixture():
+    adapter, image = adapt(a_network(), "vptta", neighbours=1, size=0.1, lr=0.05), torch.randn(1, 3, 32, 32)
+    for other in (image, torch.randn(3, 3, 32, 32)):
+        adapter(other)
+    before = adapter.seen, len(adapter.memory), adapter.prompt.clone()
+    answer = adapter.predict_frozen(image)
+    view = window(32, 32, 3, image.device)
+    prompted = view.prompted(image, view.read(image), adapter.memory.columns[1][:1])
+    assert torch.allclose(answer, adapt(a_network(), "alpha-bn", alpha=warmth(4, 5.0))(prompted), atol=1e-5)
+    assert before[:2] == (adapter.seen, len(adapter.memory))
+    assert torch.equal(before[2], adapter.prompt)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -107,6 +138,7 @@ def test_every_image_counts_once_for_the_warmth():
     adapter(torch.randn(4, 3, 32, 32))
     adapter(torch.randn(1, 3, 32, 32))
     assert adapter.seen == 5
+    assert adapter.mode.rho == warmth(5, 5.0)
 
 
 def test_with_rate_zero_it_is_the_network_with_the_warmed_mixture():

@@ -4,9 +4,11 @@ Chen et al., Each Test Image Deserves A Specific Prompt: Continual Test-Time Ada
 Segmentation, CVPR 2024. The network stays as it is; only the prompt, and a memory of past prompts, are learnt.
 
 Decisions: frequencies are shifted over the image's axes alone (the release also rolls batch and channels); one
-prompt an image in larger batches, their losses summed, n counting images; the memory holds 40, not 41; Adam's
-moments live on from image to image, as published, row by row of the batch. An image that is not finite gives
-no gradient and a neutral key. All BatchNorm layers take part (the release leaves PraNet's decoder out).
+prompt an image in larger batches, their losses summed, n counting images; the window's side is a share of the shorter
+side; the memory holds 40, not 41; Adam's moments live on from image to image, as published, row by row of the batch,
+and begin anew with a larger batch or another image size. An image that is not finite gives no gradient (Adam's moments
+still move its prompt) and a neutral key. All BatchNorm layers take part (the release leaves PraNet's decoder out).
+After the stream (`predict_frozen`) an image is answered with the prompt that the memory gives it, and the last λ.
 
 What it costs beyond its passes is two calls a layer: a reduction of its input for each image's own statistics, and a
 product for their gradient; without the GPU program for BatchNorm also some for the mixture, in either pass. Everything
@@ -81,9 +83,8 @@ class Vptta:
         low = self._window(images).read(images)
         keys = low.abs().nan_to_num()
         self.seen += len(images)
-        share = images.new_full((1,), warmth(self.seen, self.warm))
         self._start(keys)
-        prompt = self.prompt.detach()[: len(images)]
+        prompt, share = self.prompt.detach()[: len(images)], self._share(images)
         for _ in range(self.steps):
             self.loss, *slope = self._replay(self._slope, images, low, prompt, share)
             if slope:  # else the image is too small for any layer's statistics
@@ -92,6 +93,10 @@ class Vptta:
         logits: Logits = self._reading(self._read, images, low, prompt, share)
         self.memory.push(keys, prompt)
         return logits
+
+    def predict_frozen(self, images: Images) -> Logits:
+        low = self._window(images).read(images)
+        return self._read(images, low, self._first(low.abs().nan_to_num()), self._share(images))
 
     def _slope(self, images: Images, low: Tensor, prompt: Tensor, share: Tensor) -> tuple[Tensor, ...]:
         """The mean misfit over layers, summed over images, and where there is one its gradient at their prompts."""
@@ -114,17 +119,26 @@ class Vptta:
 
     @torch.no_grad()
     def _start(self, keys: Float[Tensor, "b c k k"]) -> None:
-        """The prompt before the first step: the mean of its neighbours' where the memory is warm, else 1."""
         if self.prompt.shape[1:] != keys.shape[1:] or len(self.prompt) < len(keys):
             self.prompt = nn.Parameter(torch.ones(keys.shape, device=keys.device))
             self.optimiser = torch.optim.Adam(
                 [self.prompt], lr=self.lr, betas=(0.9, 0.99), fused=keys.is_cuda
             )
         self.prompt.fill_(1.0)
-        if len(self.memory) >= self.neighbours and self.memory.fits(keys):
-            cosine, rows = self.memory.nearest(keys, self.neighbours)
-            weights = (cosine / TEMPERATURE).softmax(1)
-            self.prompt[: len(keys)] = torch.einsum("bm,bmckl->bckl", weights, self.memory.columns[1][rows])
+        self.prompt[: len(keys)] = self._first(keys)
+
+    def _first(self, keys: Float[Tensor, "b c k k"]) -> Float[Tensor, "b c k k"]:
+        """The prompt before the first step: the mean of its neighbours' where the memory is warm, else 1."""
+        if len(self.memory) < self.neighbours or not self.memory.fits(keys):
+            return torch.ones_like(keys)
+        cosine, rows = self.memory.nearest(keys, self.neighbours)
+        weights = (cosine / TEMPERATURE).softmax(1)
+        return torch.einsum("bm,bmckl->bckl", weights, self.memory.columns[1][rows])
+
+    def _share(self, images: Images) -> Float[Tensor, "1"]:
+        """λ for what has been seen so far, for the passes here and, as a number, for who asks the network itself."""
+        self.mode.rho = warmth(self.seen, self.warm)
+        return images.new_full((1,), self.mode.rho)
 
     def _window(self, images: Images) -> Window:
         height, width = images.shape[-2:]
@@ -135,7 +149,7 @@ class Vptta:
 
     def reset(self) -> None:
         self.memory.clear()
-        self.seen = 0
+        self.seen, self.mode.rho = 0, warmth(0, self.warm)
         self.prompt = nn.Parameter(torch.empty(0, 0, 0, 0))
 
 
