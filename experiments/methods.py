@@ -4,8 +4,8 @@
         --costs docs/results/adapt-h200-methods.json --into docs/results.md
 
 Gains over `source` with the same model, from packed records of `ttdg bench`: means over targets, intervals resample
-them. Times and memory are of the method alone on the GPU, from `benchmarks/adapt.py`, as it is used (recorded where it
-can be).
+them. Times and memory are of the method alone on the GPU with its default options, from `benchmarks/adapt.py`: recorded
+where it can be, and then beside a recorded `source`, else both called from Python.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 from transfers import from_records, interval, means
 
+from ttdg.adapt import METHODS
 from ttdg.experiment.report import insert
 from ttdg.experiment.statistics import harm
 from ttdg.experiment.summary import by_transfer, differences
@@ -36,9 +37,9 @@ class Found:
 
 def read(folder: Path) -> Found:
     images = from_records(folder, []).images
-    source = (
-        images.filter(pl.col("method") == "source").group_by("batch", "target").agg(pl.col("dice").mean())
-    )
+    plain = images.filter(pl.col("method") == "source")
+    once = plain.group_by("batch", "target", "case").agg(pl.col("dice").mean())  # as gains are
+    source = once.group_by("batch", "target").agg(pl.col("dice").mean())
     gains = pl.concat(
         [differences(images.filter(pl.col("batch") == batch), "source") for batch in BATCHES]
     ).filter(pl.col("method") != "source")
@@ -65,17 +66,19 @@ def overview(found: Mapping[str, Found], costs: Mapping[str, Any]) -> Iterator[s
         lost = [harm(np.concatenate([t.by_seed for t in by_transfer(part, method)]), 5.0) for part in first]
         cells = [*map(interval, each), " / ".join(f"{100 * share:.0f} %" for share in lost)]
         order = np.mean([np.mean(gain) for gain in each[:: len(BATCHES)]])
-        rows.append((order, f"| `{method}` | {' | '.join([*cells, *spent(method, costs)])} |"))
+        rows.append((order, f"| {label(method)} | {' | '.join([*cells, *spent(method, costs)])} |"))
     yield from (row for _, row in sorted(rows, key=lambda row: -row[0]))
 
 
 def spent(method: str, costs: Mapping[str, Any]) -> tuple[str, str, str]:
-    """ms an image, times `source`'s, and peak memory, the method used as it is."""
-    row, source = costs["methods"].get(method, {}), costs["methods"]["source"]
-    ms, peak = (row.get(name, row.get(f"eager_{name}")) for name in ("ms", "peak_mb"))
-    if ms is None:
+    """ms an image, times `source` in the same turns, and peak memory. The host's speed changes while a table is made,
+    so all ms are multiples of one `source`."""
+    row, source = costs["methods"].get(method), costs["methods"]["source"]
+    if row is None:
         return "–", "–", "–"
-    return f"{ms / costs['batch']:.1f}", f"{ms / source['ms']:.1f}", f"{peak:.0f}"
+    way = "" if "ratio" in row else "eager_"
+    ms = row[f"{way}ratio"] * source[f"{way}ms"] / costs["batch"]
+    return f"{ms:.1f}", f"{row[f'{way}ratio']:.1f}", f"{row[f'{way}peak_mb']:.0f}"
 
 
 def by_site(found: Mapping[str, Found]) -> Iterator[str]:
@@ -92,7 +95,12 @@ def by_site(found: Mapping[str, Found]) -> Iterator[str]:
     yield f"|---|{'---|' * len(columns)}"
     yield f"| `source`, Dice | {' | '.join(levels)} |"
     for method in sorted(methods_of(found), key=lambda name: -sum(gain[name] for gain in columns.values())):
-        yield f"| `{method}` | {' | '.join(f'{gain[method]:+.1f}' for gain in columns.values())} |"
+        yield f"| {label(method)} | {' | '.join(f'{gain[method]:+.1f}' for gain in columns.values())} |"
+
+
+def label(method: str) -> str:
+    rebuilt = METHODS[method].paper.startswith("reconstructed")
+    return f"`{method}`{' (reconstruction)' if rebuilt else ''}"
 
 
 def methods_of(found: Mapping[str, Found]) -> list[str]:

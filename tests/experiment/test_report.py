@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from ttdg.adapt import METHODS
 from ttdg.errors import UserError
 from ttdg.experiment.comparison import views
 from ttdg.experiment.frame import only, pack, read_table
@@ -79,8 +80,18 @@ def test_the_comparison_says_gain_harm_and_cost(by_hand):
     assert row["targets worse"] == "0 of 3"
     assert row["p, transfers"] == "0.250"
     assert row["ms/image"] == "250.0"
-    assert (row["forwards/batch"], row["backwards/batch"], row["peak MB"]) == ("2.0", "1.0", "1")
+    assert (row["forward calls/batch"], row["backward calls/batch"], row["peak MB"]) == ("2.0", "1.0", "1")
     assert cells(table, "source")["Δ Dice"] == ""
+
+
+def test_a_method_that_had_to_be_reconstructed_is_called_so_under_every_table(by_hand, tmp_path, monkeypatch):
+    table = read_table(by_hand)
+    assert not any("reconstruction" in view.note for view in views(table))
+    assert METHODS["tasd-r"].paper.startswith("reconstructed")
+    monkeypatch.setitem(METHODS, "norm", METHODS["tasd-r"])
+    assert all("norm is a reconstruction" in view.note for view in views(table))
+    write_leaderboard([by_hand], tmp_path / "board")
+    assert "norm is a reconstruction" in (tmp_path / "board" / "leaderboard.md").read_text()
 
 
 def test_every_image_is_compared_with_itself_under_the_same_model(by_hand):

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ttdg.adapt import METHODS
 from ttdg.experiment import statistics as st
 from ttdg.experiment.choices import tuned_views
 from ttdg.experiment.frame import Table, polars
+from ttdg.experiment.jobs import Scoring
 from ttdg.experiment.summary import (
     Group,
     Transfer,
@@ -21,7 +23,7 @@ from ttdg.experiment.summary import (
     reduced,
     with_settings,
 )
-from ttdg.experiment.views import SCORES, Cell, View, heading, score_view
+from ttdg.experiment.views import SCORES, Cell, View, heading, noted, score_view
 
 if TYPE_CHECKING:
     import polars as pl
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 HEADER = (
     "method", "Δ Dice", "95 % interval over transfers", "over images", "p, transfers", "p, images",
     "images harmed, %", "targets worse", "worst target", "image-weighted Dice", "ms/image", "peak MB",
-    "forwards/batch", "backwards/batch",
+    "forward calls/batch", "backward calls/batch",
 )  # fmt: skip
 PAIRED = 8  # columns that need a baseline
 
@@ -46,7 +48,14 @@ def views(table: Table) -> list[View]:
         for region in regions if len(regions) > 1 else ():
             found.append(score_view(mine.filter(polars().col("region") == region), group, "dice", region))
         found.append(comparison_view(table, mine, in_group(images, group), group))
-    return found + tuned_views(table)
+    return [noted(view, reconstructed(table)) for view in found + tuned_views(table)]
+
+
+def reconstructed(table: Table) -> set[str]:
+    """Labels of methods of which nobody published the code, nor all it would take to write it."""
+    jobs = ((entry.label, table.run.jobs[entry.job]) for entry in table.run.entries)
+    methods = {label: METHODS.get(job.method) for label, job in jobs if isinstance(job, Scoring)}
+    return {label for label, method in methods.items() if method and method.paper.startswith("reconstructed")}
 
 
 def comparison_view(table: Table, means: "pl.DataFrame", images: "pl.DataFrame", group: Group) -> View:
@@ -66,7 +75,7 @@ def comparison_view(table: Table, means: "pl.DataFrame", images: "pl.DataFrame",
     note = (
         f"against {run.baseline}; p is Holm-corrected over the methods (sign flips of transfers; signed ranks of "
         f"images, averaged over seeds); an image is harmed that loses more than {run.harm:g} Dice; memory is a "
-        "GPU's, or a CPU worker's as a whole"
+        "GPU's, or a CPU worker's as a whole; views stacked into one call are one call"
     )
     return View(heading(group, "against the baseline"), HEADER, tuple(rows), note)
 

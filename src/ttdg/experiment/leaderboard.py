@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ttdg.errors import UserError
-from ttdg.experiment.comparison import comparison_view
+from ttdg.experiment.comparison import comparison_view, reconstructed
 from ttdg.experiment.frame import read_table
 from ttdg.experiment.printed import markdown
 from ttdg.experiment.summary import groups, image_dice, in_group, reduced, with_settings
 from ttdg.experiment.verify import state
-from ttdg.experiment.views import Cell, View, score_view
+from ttdg.experiment.views import Cell, View, noted, score_view
 from ttdg.experiment.webpage import render
 from ttdg.files import write_text
 
@@ -46,7 +46,8 @@ def board(folder: Path) -> Board:
     for group in groups(table):
         mine = in_group(means, group)
         scores = score_view(mine, group, "dice")
-        views.append(_ranked(scores, comparison_view(table, mine, in_group(images, group), group)))
+        ranked = _ranked(scores, comparison_view(table, mine, in_group(images, group), group))
+        views.append(noted(ranked, reconstructed(table)))
     return Board(table.run.name, state(folder, table), tuple(views))
 
 

@@ -1,8 +1,8 @@
 """Tables as values, in the paper's form; every printed format is a function of these."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ttdg.experiment import statistics as st
@@ -37,6 +37,12 @@ class View:
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     note: str = ""
+
+
+def noted(view: View, reconstructed: Collection[str]) -> View:
+    """The view, with a word on those of its rows whose method had to be reconstructed."""
+    words = [f"{row[0].text} is a reconstruction" for row in view.rows if row[0].text in reconstructed]
+    return replace(view, note="; ".join(filter(None, [view.note, *words])))
 
 
 def heading(group: Group, what: str) -> str:
