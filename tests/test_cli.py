@@ -4,12 +4,15 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from ttdg.cli import app, main
 from ttdg.cli.options import parse_settings
 from ttdg.errors import UserError
+from ttdg.parts import Part, save_part
 from ttdg.training import save
+from ttdg.training.checkpoint import read_card
 
 COMMANDS = [[], ["demo"], ["data"], ["data", "check"], ["data", "synth"], ["data", "pack"], ["train"], ["evaluate"],
             ["predict"], ["info"], ["bench"], ["report"], ["verify"], ["leaderboard"], ["methods"],
@@ -48,9 +51,10 @@ def test_a_users_mistake_is_one_sentence_without_a_traceback(monkeypatch, capsys
 
 
 def test_evaluate_takes_the_options_a_search_chose(model, discs, tmp_path):
-    """As if they were given by hand; a file of another kind is refused."""
+    """As if they were given by hand."""
     tuned = tmp_path / "tuned.yaml"
-    tuned.write_text("methods: {alpha-bn: {chosen: {alpha: 1.0}, dice: 90, trials: []}}")
+    methods = "{alpha-bn: {chosen: {alpha: 1.0}, dice: 90, trials: []}}"
+    tuned.write_text(f"model: {read_card(model).sha256}\nsources: [east]\nmethods: {methods}")
     rows = {}
     for name, extra in {"tuned": ["--tuned", tuned], "set": ["--set", "alpha=1.0"], "default": []}.items():
         out = tmp_path / name
@@ -61,9 +65,6 @@ def test_evaluate_takes_the_options_a_search_chose(model, discs, tmp_path):
         rows[name] = [line.rsplit(",", 1)[0] for line in (out / "records.csv").read_text().splitlines()]
     assert rows["tuned"] == rows["set"]  # but for the seconds, the last column
     assert rows["tuned"] != rows["default"]
-    (tmp_path / "no.yaml").write_text("[]")
-    wrong = run("evaluate", "-m", model, "-d", discs, "--site", "west", "--tuned", tmp_path / "no.yaml")
-    assert "is not what `ttdg tune` writes" in str(wrong.exception)
 
 
 def test_evaluate_writes_records_and_prints_a_table(model, discs, tmp_path):
@@ -117,8 +118,16 @@ def test_predict_ends_with_the_manifest_and_says_what_was_set_aside(model, discs
 
 
 def test_info_describes_the_model_and_the_installation(model):
-    assert "background, disc" in run("info", model).output
+    described = run("info", model).output
+    assert "background, disc" in described
+    assert re.search(r"parts +none", described)
     assert "alpha-bn" in run("info").output
+
+
+def test_info_lists_the_parts_beside_the_checkpoint(model):
+    for name in ("prior", "itta"):
+        save_part(model, name, Part({"x": torch.zeros(1)}), read_card(model).sha256)
+    assert re.search(r"parts +itta, prior", run("info", model).output)
 
 
 def test_training_the_same_again_does_nothing_and_another_recipe_is_refused(discs, tmp_path):

@@ -19,7 +19,9 @@ def test_a_part_is_read_back_as_it_was_written(tmp_path):
 
 def test_a_part_of_other_weights_is_refused(tmp_path):
     save_part(tmp_path, "prior", A_PART, "hash")
-    with pytest.raises(UserError, match=r"fitted to other weights.*ttdg fit-prior"):
+    with pytest.raises(
+        UserError, match=r"fitted to other weights.*remove it, then make it with `ttdg fit-prior`"
+    ):
         load_parts(tmp_path, "another")
 
 
@@ -37,7 +39,7 @@ def test_the_networks_own_weights_are_not_a_part(tmp_path):
 def test_a_missing_part_names_the_command_that_makes_it():
     with pytest.raises(UserError, match=r"'universe' needs the part 'prior'.*ttdg fit-prior"):
         wanted("universe", ("prior",), {})
-    with pytest.raises(UserError, match="ttdg train --with deynet"):
+    with pytest.raises(UserError, match="the same `ttdg train` command again with `--with deynet`"):
         wanted("deynet", ("deynet",), {})
 
 

@@ -6,9 +6,10 @@ class UserError(ValueError):
 
 
 def near_miss(name: str, known: object) -> str:
-    """'; did you mean X?' for a name close to a known one, then the known names."""
+    """'; did you mean X?' for a name close to a known one, in whatever case, then the known names."""
     import difflib
 
     names = sorted(str(item) for item in known)  # type: ignore[attr-defined]
-    close = difflib.get_close_matches(name, names, n=1)
-    return (f"; did you mean {close[0]!r}?" if close else "") + f" (known: {', '.join(names)})"
+    by_lower = {item.lower(): item for item in names}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return (f"; did you mean {by_lower[close[0]]!r}?" if close else "") + f" (known: {', '.join(names)})"

@@ -17,16 +17,20 @@ from ttdg.errors import UserError
 from ttdg.files import whole_file
 
 RESERVED = "model"  # the network itself
-MAKES = {  # part → the command that makes it
-    "prior": "ttdg fit-prior",
-    "judge": "ttdg fit-judge",
-}
+COMMANDS = {"prior": "ttdg fit-prior", "judge": "ttdg fit-judge"}  # parts with a command of their own
 
 
 @dataclass(frozen=True)
 class Part:
     tensors: Mapping[str, Tensor]
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def making(name: str) -> str:
+    """What to do to have the part: its own command, or the training's, which then fits what is not there yet."""
+    if name in COMMANDS:
+        return f"make it with `{COMMANDS[name]}`"
+    return f"give the same `ttdg train` command again with `--with {name}`"
 
 
 def digest(part: Part) -> str:
@@ -60,12 +64,11 @@ def load_parts(folder: Path, network_sha256: str) -> dict[str, Part]:
 
 
 def wanted(method: str, needs: tuple[str, ...], parts: Mapping[str, Part]) -> list[Part]:
-    """The parts a method needs, in its order; a missing one is an error that names the command to make it."""
+    """The parts a method needs, in its order; a missing one is an error that says how to make it."""
     for name in needs:
         if name not in parts:
-            command = MAKES.get(name, f"ttdg train --with {name}")
             raise UserError(
-                f"method {method!r} needs the part {name!r} beside the checkpoint; make it with `{command}`"
+                f"method {method!r} needs the part {name!r} beside the checkpoint; {making(name)}"
             )
     return [parts[name] for name in needs]
 
@@ -80,11 +83,11 @@ def _load(path: Path, network_sha256: str) -> Part:
             settings = json.loads(about["settings"])
     except (SafetensorError, KeyError, ValueError) as error:
         raise UserError(
-            f"{path} is not a part of a checkpoint ({error!r}); make it again or remove it"
+            f"{path} is not a part of a checkpoint ({error!r}); remove it, then {making(path.stem)}"
         ) from None
     if about.get("network") != network_sha256:
         raise UserError(
-            f"{path} was fitted to other weights than those in {path.parent}; make it again with "
-            f"`{MAKES.get(path.stem, f'ttdg train --with {path.stem}')}` or remove it"
+            f"{path} was fitted to other weights than those in {path.parent}; remove it, "
+            f"then {making(path.stem)}"
         )
     return Part(tensors, settings)

@@ -86,7 +86,7 @@ def test_a_site_is_scored_image_by_image_in_the_order_asked_for(discs, disc_mode
 def test_a_site_without_masks_cannot_be_scored(discs, disc_model):
     site = find_sites(discs)["west"]
     bare = replace(site, cases=tuple(replace(case, mask=None) for case in site.cases))
-    with pytest.raises(UserError, match="not all have masks"):
+    with pytest.raises(UserError, match="has images without masks"):
         evaluate_site(disc_model, bare, load_benchmark(None, discs), ONLINE)
 
 

@@ -1,3 +1,6 @@
+import shutil
+from dataclasses import replace
+
 import pytest
 import torch
 import yaml
@@ -5,6 +8,7 @@ from typer.testing import CliRunner
 
 from ttdg.adapt import METHODS, defaults
 from ttdg.cli import app
+from ttdg.data import Arrays, find_sites, load_benchmark, split
 from ttdg.errors import UserError
 from ttdg.experiment import tune as tuning
 from ttdg.experiment.tune import BUDGET, Search, configurations, grid_of, hospital
@@ -15,8 +19,6 @@ SMALL = Search(hospitals=2, images=4, batch=2)
 
 @pytest.fixture
 def held_out(discs):
-    from ttdg.data import find_sites, load_benchmark
-
     return list(load_sources(find_sites(discs), load_benchmark(None, discs)).held_out.values())
 
 
@@ -114,6 +116,62 @@ def test_choices_and_trials_are_written_as_yaml_and_a_stopped_search_goes_on(
     monkeypatch.setattr(tuning, "tune", lambda *_: pytest.fail("it was tuned already"))
     assert run(*common, "--method", "norm").exit_code == 0
     assert yaml.safe_load((tmp_path / "t.yaml").read_text()) == written
+
+
+def test_another_search_in_the_file_is_not_written_over(tmp_path, discs, disc_model, monkeypatch):
+    save(tmp_path / "model", disc_model.network, disc_model.card)
+    common = ("-m", tmp_path / "model", "-d", discs, "-o", tmp_path / "t.yaml", "--images", 2, "--device", "cpu",
+              "--method", "norm")  # fmt: skip
+    assert run(*common, "--hospitals", 2).exit_code == 0
+    before = (tmp_path / "t.yaml").read_text()
+    monkeypatch.setattr(tuning, "tune", lambda *_: pytest.fail("it must be refused before the search"))
+    with pytest.raises(UserError, match=r"holds another search \(hospitals 2\); choose another --out"):
+        raise run(*common, "--hospitals", 3).exception
+    assert (tmp_path / "t.yaml").read_text() == before
+    for text in ("notes to keep", "[1]", "a: {method: tent}", "a: [", ""):
+        (tmp_path / "t.yaml").write_text(text)
+        with pytest.raises(UserError, match="holds no search"):
+            raise run(*common, "--hospitals", 2).exception
+        assert (tmp_path / "t.yaml").read_text() == text
+
+
+def test_a_missing_part_is_said_before_any_search(tmp_path, discs, disc_model, monkeypatch):
+    save(tmp_path / "model", disc_model.network, disc_model.card)
+    monkeypatch.setattr(tuning, "tune", lambda *_: pytest.fail("it must be refused before the search"))
+    with pytest.raises(UserError, match="'deynet' needs the part 'deynet'"):
+        raise run("-m", tmp_path / "model", "-d", discs, "-o", tmp_path / "t.yaml", "--device", "cpu",
+                  "--method", "norm", "--method", "deynet").exception  # fmt: skip
+
+
+def nothing_of(arrays):
+    return Arrays(arrays.images[[]], arrays.masks[[]], ())
+
+
+def test_a_site_that_holds_out_nothing_is_no_hospital(held_out, disc_model):
+    one, *rest = held_out
+    some = tuning.tune(disc_model, "alpha-bn", [nothing_of(one), *rest], SMALL)
+    assert [t.dice for t in some.trials] == [
+        t.dice for t in tuning.tune(disc_model, "alpha-bn", rest, SMALL).trials
+    ]
+    with pytest.raises(UserError, match="no source site has held-out images"):
+        tuning.tune(disc_model, "alpha-bn", [nothing_of(one)], SMALL)
+
+
+def test_the_command_leaves_sites_out_that_hold_out_nothing_and_says_so(tmp_path, discs, disc_model):
+    shutil.copytree(discs, tmp_path / "data")
+    for part in ("images", "masks"):
+        for case in split(find_sites(discs)["south"].cases)[1]:
+            (tmp_path / "data" / "south" / part / f"{case.name}.png").unlink()
+    card = replace(disc_model.card, sources={"east": {"cases": 10}, "south": {"cases": 10}})
+    save(tmp_path / "model", disc_model.network, card)
+    common = ("-m", tmp_path / "model", "-d", tmp_path / "data", "-o", tmp_path / "t.yaml", "--hospitals", 2,
+              "--images", 2, "--device", "cpu", "--method", "norm")  # fmt: skip
+    with pytest.raises(UserError, match="no source site has held-out images"):
+        raise run(*common, "--site", "south").exception
+    result = run(*common)
+    assert result.exit_code == 0, result.exception
+    assert "without south: no held-out images" in result.output
+    assert yaml.safe_load((tmp_path / "t.yaml").read_text())["sources"] == ["east"]
 
 
 def test_a_target_is_never_tuned_on(tmp_path, discs, disc_model):

@@ -24,7 +24,7 @@ from ttdg.experiment.report import write_report
 from ttdg.experiment.rowfile import as_text, read_about, read_rows
 from ttdg.experiment.run import run_jobs
 from ttdg.experiment.runfile import Run, write_run
-from ttdg.experiment.tuned import chosen, pack_tuned
+from ttdg.experiment.tuned import chosen, options_for, pack_tuned
 from ttdg.experiment.verify import verify
 from ttdg.experiment.work import score_job, work
 
@@ -242,6 +242,10 @@ def test_all_searches_of_a_run_are_packed_as_one_yaml(done, tmp_path):
         one.stem: chosen(one) for one in (place.run / "tuned").glob("*.yaml")
     }
     assert all(len(each["trials"]) > 1 for each in searches.values())
+    for each in searches.values():
+        assert options_for(path, each["model"], [], [each["method"]]) == {each["method"]: each["chosen"]}
+        with pytest.raises(UserError, match=f"tuned on {each['sources'][0]}"):
+            options_for(path, each["model"], each["sources"][:1], [each["method"]])
     (again,) = pack_tuned(tmp_path, tmp_path / "again")
     assert again.read_text() == path.read_text()
     assert pack_tuned(tmp_path / "nothing", tmp_path) == []

@@ -1,7 +1,8 @@
 """ttdg evaluate: a checkpoint with one or more methods over labelled sites."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,8 +14,10 @@ from ttdg.cli.options import (
     ModelOption,
     SetOption,
     WorkersOption,
+    check_methods,
     choose_device,
     choose_sites,
+    in_words,
     open_data,
     parse_settings,
 )
@@ -49,7 +52,8 @@ def evaluate(
     ] = -1,
     surfaces: Annotated[bool, typer.Option(help="Also HD95 and ASSD.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for records.csv.", show_default=False)
+        Path | None,
+        typer.Option("--out", "-o", help="Folder for records.csv and options.json.", show_default=False),
     ] = None,
     device: DeviceOption = "auto",
     workers: WorkersOption = None,
@@ -61,6 +65,8 @@ def evaluate(
     Example: [bold]ttdg evaluate -m models/no-etis -d ~/data/polyp -b polyp --site etis --method source --method tent
     -o results/etis[/bold]
     """
+    import json
+
     from rich.console import Console
 
     from ttdg.cli.progress import bar
@@ -68,21 +74,29 @@ def evaluate(
     from ttdg.experiment.records import joined, write
     from ttdg.experiment.site import evaluate_site
     from ttdg.experiment.tables import render, summarise
-    from ttdg.experiment.tune import chosen as chosen_options
+    from ttdg.experiment.tuned import options_for
+    from ttdg.files import write_text
     from ttdg.training import load
 
     if stream not in ("online", "episodic"):
         raise UserError(f"--stream is online or episodic, not {stream!r}")
     if cases not in ("all", "held-out"):
         raise UserError(f"--cases is all or held-out, not {cases!r}")
-    methods, options = method or ["source"], parse_settings(settings)
-    searched = chosen_options(tuned) if tuned else {}
-    if options and len(methods) > 1:
+    methods, given = method or ["source"], parse_settings(settings)
+    if given and len(methods) > 1:
         raise UserError("--set goes with one method; evaluate the methods one by one")
     loaded = load(model, choose_device(device))
     described, sites = open_data(data, benchmark or None)
+    wanted = choose_sites(sites, site)
+    check_methods(methods, loaded.parts)
+    searched = options_for(tuned, loaded.card.sha256, wanted, methods) if tuned else {}
+    options = {each: used(each, searched.get(each, {}), given) for each in methods}
+    for each in methods:
+        missing = tuned is not None and each not in searched and bool(options[each])
+        rest = f"not in {tuned}, runs with its defaults{' and --set' if given else ''}: " if missing else ""
+        typer.echo(f"{each}: {rest}{in_words(options[each])}")
     parts = []
-    for name, chosen in choose_sites(sites, site).items():
+    for name, chosen in wanted.items():
         for each in methods:
             setting = Setting(name, each, stream, batch, max(shuffle, 0))  # type: ignore[arg-type]
             with bar(f"{each} on {name}", len(chosen.cases)) as progress:
@@ -92,7 +106,7 @@ def evaluate(
                         chosen,
                         described,
                         setting,
-                        options=searched.get(each, {}) | options,
+                        options=options[each],
                         held_out=cases == "held-out",
                         shuffle=shuffle,
                         surfaces=surfaces,
@@ -104,4 +118,14 @@ def evaluate(
     Console().print(render(summarise(records), f"{stream}, batch {batch}; means over every image"))
     if out is not None:
         write(out, records)
+        about = {"model": loaded.card.sha256, "methods": options}
+        write_text(out / "options.json", json.dumps(about, indent=2, default=str) + "\n")
         typer.echo(f"{out / 'records.csv'}: {len(records.rows)} rows")
+
+
+def used(method: str, searched: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """All options a method runs with: its defaults, over them what a search chose, over that what is given by hand."""
+    from ttdg.adapt import checked, defaults
+
+    chosen = {name: checked(method, name, value) for name, value in {**searched, **given}.items()}
+    return {**defaults(method), **chosen}

@@ -26,7 +26,8 @@ def info(
 def describe(path: str) -> dict[str, str]:
     from ttdg.training import load
 
-    card = load(path).card
+    model = load(path)
+    card = model.card
     benchmark, recipe = card.benchmark, card.recipe
     return {
         "benchmark": f"{benchmark.name}: labels {', '.join(benchmark.labels)}; {benchmark.size}×{benchmark.size}",
@@ -35,6 +36,7 @@ def describe(path: str) -> dict[str, str]:
         ),
         "normalisation": benchmark.normalisation,
         "network": f"U-Net, {card.network.encoder} encoder, {card.network.channels} channels",
+        "parts": ", ".join(model.parts) or "none",
         "sources": "; ".join(f"{site}: {values['cases']} cases" for site, values in card.sources.items()),
         "validation Dice": "; ".join(
             f"{region} {100 * score:.1f}" for region, score in card.validation.items()

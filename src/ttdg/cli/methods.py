@@ -7,6 +7,13 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
+CAPTION = (
+    "norm: BatchNorm statistics. reset: the policy it was published with; in an evaluation --stream decides. "
+    "fwd/bwd: network passes a batch. parts: fitted at source time. answers: before or after the update (on wide "
+    "screens). `ttdg methods NAME` says all of one."
+)
+WIDE = 140  # columns of a screen
+
 
 def methods(
     name: Annotated[str | None, typer.Argument(help="One method, in full.", show_default=False)] = None,
@@ -17,26 +24,28 @@ def methods(
     """
     from rich.console import Console
 
-    Console().print(table() if name is None else card(name))
+    console = Console()
+    console.print(table(wide=console.width >= WIDE) if name is None else card(name))
 
 
-def table() -> "Table":
-    """All methods; fwd/bwd are network passes a batch with default options."""
+def table(wide: bool) -> "Table":
+    """All methods; what cannot be read on 80 columns is for wide ones, or for `card`."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     from ttdg.adapt import METHODS
 
     shown = Table(
-        caption="fwd/bwd: network passes a batch. `ttdg methods NAME` says all of one.",
-        caption_justify="left",
+        box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, caption=CAPTION, caption_justify="left"
     )
-    for column in ("method", "adapts", "norm", "reset", "predict", "fwd/bwd", "needs", "paper"):
-        shown.add_column(column, overflow="fold")
+    for column in ("method", "adapts", "norm", "reset", "fwd/bwd", "parts"):
+        shown.add_column(column, no_wrap=column in ("method", "reset", "fwd/bwd"), overflow="fold")
+    for column in ("answers", "needs", "paper") if wide else ():
+        shown.add_column(column, no_wrap=column == "answers", overflow="fold")
     for name, method in METHODS.items():
-        cost = f"{method.forwards}/{method.backwards}"
-        shown.add_row(
-            name, method.adapts, method.norm, method.reset, when(name), cost, needs(name) or "-", method.paper
-        )
+        passes, parts = f"{method.forwards}/{method.backwards}", "\n".join(method.parts) or "-"
+        more = (when(name), ", ".join(method.needs) or "-", method.paper) if wide else ()
+        shown.add_row(name, method.adapts, method.norm, method.reset, passes, parts, *more)
     return shown
 
 
@@ -59,7 +68,7 @@ def card(name: str) -> "Table":
         + (", keeps what it learns from batch to batch" if method.memory else ", no memory"),
         "answers": "without an update" if method.adapts == "nothing" else f"{when(name)} the update",
         "passes": f"{method.forwards} forward, {method.backwards} backward a batch, with default options",
-        "needs": needs(name, how=True) or "nothing but a network",
+        "needs": needs(name) or "nothing but a network",
         "options": ", ".join(f"{option} = {value}" for option, value in options.items()) or "none",
         "origin": method.origin,
         "tuned over": "; ".join(f"{k} {', '.join(map(str, v))}" for k, v in grid(name).items()) or "nothing",
@@ -77,16 +86,13 @@ def when(name: str) -> str:
     return "-" if METHODS[name].adapts == "nothing" else METHODS[name].predict
 
 
-def needs(name: str, how: bool = False) -> str:
-    """Of the network, and parts from source time; with `how`, the command that makes each."""
+def needs(name: str) -> str:
+    """Of the network, and parts from source time with what makes each."""
     from ttdg.adapt import METHODS
-    from ttdg.parts import MAKES
+    from ttdg.parts import making
 
     method = METHODS[name]
-    made = {
-        part: f" (`{MAKES.get(part, f'ttdg train --with {part}')}`)" if how else "" for part in method.parts
-    }
-    return ", ".join((*method.needs, *(f"part {part}{command}" for part, command in made.items())))
+    return ", ".join((*method.needs, *(f"part {part} ({making(part)})" for part in method.parts)))
 
 
 def grid(name: str) -> dict[str, tuple[object, ...]]:

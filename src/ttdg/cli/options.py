@@ -1,6 +1,7 @@
 """Options that several commands share, each said once."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,7 @@ from ttdg.errors import UserError
 
 if TYPE_CHECKING:
     from ttdg.data import Benchmark, Site
+    from ttdg.parts import Part
 
 ModelOption = Annotated[str, typer.Option("--model", "-m", help="Checkpoint folder, or [bold]demo[/bold].")]
 DataOption = Annotated[
@@ -62,6 +64,18 @@ def choose_sites(sites: "dict[str, Site]", names: list[str]) -> "dict[str, Site]
     return {name: sites[name] for name in names}
 
 
+def check_methods(methods: list[str], parts: "Mapping[str, Part]") -> None:
+    """Is every method known, and are the parts it needs there? To be asked before the first of them runs."""
+    from ttdg.adapt import METHODS
+    from ttdg.errors import near_miss
+    from ttdg.parts import wanted
+
+    for name in methods:
+        if name not in METHODS:
+            raise UserError(f"unknown method {name!r}{near_miss(name, METHODS)}")
+        wanted(name, METHODS[name].parts, parts)
+
+
 def choose_device(device: str) -> str:
     import torch
 
@@ -81,6 +95,10 @@ def parse_settings(pairs: list[str] | None) -> dict[str, Any]:
             raise UserError(f"--set takes NAME=VALUE, not {pair!r}")
         settings[name.strip()] = _value(value.strip())
     return settings
+
+
+def in_words(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in options.items()) or "no options"
 
 
 def _value(text: str) -> Any:

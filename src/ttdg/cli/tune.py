@@ -11,8 +11,10 @@ from ttdg.cli.options import (
     DataOption,
     DeviceOption,
     ModelOption,
+    check_methods,
     choose_device,
     choose_sites,
+    in_words,
     open_data,
 )
 from ttdg.errors import UserError
@@ -66,12 +68,16 @@ def tune(
     described, sites = open_data(data, benchmark or None)
     names = chosen_sites(loaded, site, list(sites))
     search = tuning.Search(hospitals, images, batch, farthest, seed)
-    held_out = load_sources(choose_sites(sites, names), fitted(loaded.card, described)).held_out
-    about = {"benchmark": described.name, "model": loaded.card.sha256, "sources": names, **asdict(search)}
+    methods = chosen_methods(loaded, method)
+    read = load_sources(choose_sites(sites, names), fitted(loaded.card, described)).held_out
+    pictures, used = tuning.with_images(list(read.values())), [name for name in names if read[name].cases]
+    if left := [name for name in names if name not in used]:
+        typer.echo(f"without {', '.join(left)}: no held-out images")
+    about = {"benchmark": described.name, "model": loaded.card.sha256, "sources": used, **asdict(search)}
     done, console = tuning.read(out, about), Console()
-    for name in chosen_methods(loaded, method):
+    for name in methods:
         if name not in done:
-            done[name] = tuning.record(tuning.tune(loaded, name, list(held_out.values()), search))
+            done[name] = tuning.record(tuning.tune(loaded, name, pictures, search))
             tuning.write(out, about, done)
         console.print(f"[bold]{name}[/bold]: {line(done[name])}")
     typer.echo(f"{out}: {len(done)} methods")
@@ -95,14 +101,10 @@ def chosen_sites(model: "Model", wanted: list[str] | None, found: list[str]) -> 
 def chosen_methods(model: "Model", wanted: list[str] | None) -> list[str]:
     """Those asked for, or all whose parts lie beside the checkpoint."""
     from ttdg.adapt import METHODS
-    from ttdg.errors import near_miss
 
-    for name in wanted or []:
-        if name not in METHODS:
-            raise UserError(f"unknown method {name!r}{near_miss(name, METHODS)}")
+    check_methods(wanted or [], model.parts)
     return wanted or [name for name, method in METHODS.items() if set(method.parts) <= set(model.parts)]
 
 
 def line(tuned: dict[str, Any]) -> str:
-    options = ", ".join(f"{name} {value}" for name, value in tuned["chosen"].items()) or "no options"
-    return f"{options}; Dice {tuned['dice']:.1f} over {len(tuned['trials'])} configurations"
+    return f"{in_words(tuned['chosen'])}; Dice {tuned['dice']:.1f} over {len(tuned['trials'])} configurations"

@@ -32,9 +32,13 @@ def evaluate_site(
     """`shuffle` ≥ 0 is the seed of the stream's order: video sites hold runs of near-twins, which make a batch's
     statistics those of one picture."""
     cases = list(split(site.cases)[1] if held_out else site.cases)
-    if not cases or any(case.mask is None for case in cases):
+    if not cases:
         raise UserError(
-            f"site {site.name!r} has {len(cases)} images to score, and not all have masks; scoring needs them"
+            f"site {site.name!r} holds out none of its {len(site.cases)} images; score them all with --cases all"
+        )
+    if any(case.mask is None for case in cases):
+        raise UserError(
+            f"site {site.name!r} has images without masks; scoring needs them, so put them into its folder masks"
         )
     if shuffle >= 0:
         random.Random(shuffle).shuffle(cases)

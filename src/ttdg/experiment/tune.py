@@ -125,6 +125,16 @@ def attempt(
     return Trial(dict(options), sum(scores) / len(scores), seconds / len(scores))
 
 
+def with_images(held_out: Sequence[Arrays]) -> list[Arrays]:
+    """The sites that can be a hospital: a small one may hold out nothing, since a patient's name decides its side."""
+    if found := [arrays for arrays in held_out if arrays.cases]:
+        return found
+    raise UserError(
+        "no source site has held-out images to choose settings on; add images to a source site and train again, "
+        "or run the method with its defaults"
+    )
+
+
 def tune(
     model: Model,
     method: str,
@@ -133,30 +143,25 @@ def tune(
     points: Sequence[Mapping[str, Any]] | None = None,
 ) -> Tuned:
     """Every configuration of a method, and the best of them; a tie goes to the first, which is the defaults'."""
-    wanted = configurations(method) if points is None else points
-    trials = [attempt(model, method, options, held_out, search) for options in wanted]
+    wanted, sites = configurations(method) if points is None else points, with_images(held_out)
+    trials = [attempt(model, method, options, sites, search) for options in wanted]
     best = max(trials, key=lambda trial: -math.inf if math.isnan(trial.dice) else trial.dice)
     return Tuned(method, best.options, best.dice, tuple(trials))
 
 
 def read(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
-    """The methods tuned so far, if the file is about the same search; else none."""
+    """The methods tuned so far; a file about anything but the same search is not written over."""
     if not path.exists():
         return {}
-    found = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    same = {name: value for name, value in found.items() if name != "methods"} == dict(about)
-    return dict(found["methods"]) if same else {}
-
-
-def chosen(path: Path) -> dict[str, dict[str, Any]]:
-    """Method → the options a search chose for it, from the file the search wrote."""
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return {name: dict(about["chosen"]) for name, about in found["methods"].items()}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(
-            f"{path} is not what `ttdg tune` writes ({error!r}); run it, or mend the path"
-        ) from None
+        found = dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+        methods = dict(found.pop("methods"))
+    except (OSError, yaml.YAMLError, TypeError, ValueError, KeyError):
+        raise UserError(f"{path} holds no search; choose another --out or remove it") from None
+    if other := {name: found.get(name) for name in {**found, **about} if found.get(name) != about.get(name)}:
+        said = ", ".join(f"{name} {value}" for name, value in other.items())
+        raise UserError(f"{path} holds another search ({said}); choose another --out or remove it")
+    return methods
 
 
 def write(path: Path, about: Mapping[str, Any], methods: Mapping[str, Any]) -> None:

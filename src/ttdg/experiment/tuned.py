@@ -1,6 +1,7 @@
 """What a tuning chose, as the file that says so."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,64 @@ def pack_tuned(run: Path, folder: Path) -> list[Path]:
     text = yaml.safe_dump(in_order, sort_keys=False, allow_unicode=True, width=200, default_flow_style=None)
     write_text(folder / TOGETHER, text)
     return [folder / TOGETHER]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a search chose for a method, the sha256 of the model it ran with, and the sites it saw."""
+
+    method: str
+    options: Mapping[str, Any]
+    model: str
+    sources: tuple[str, ...]
+
+
+def options_for(
+    path: Path, model: str, sites: Iterable[str], methods: Iterable[str]
+) -> dict[str, Mapping[str, Any]]:
+    """Method → the options chosen for the model of that sha256; methods that were not searched are not in it.
+
+    A search for other weights says nothing of these, and one that saw a site to be scored has chosen on a target.
+    """
+    found = read_choices(path)
+    mine = [choice for choice in found if choice.model == model]
+    if not mine:
+        others = ", ".join(sorted({choice.model[:12] for choice in found}))
+        raise UserError(
+            f"{path} was tuned for another model (sha256 {others}; this one is {model[:12]}); "
+            "give that model, or run `ttdg tune` for this one"
+        )
+    if seen := sorted({site for choice in mine for site in choice.sources} & set(sites)):
+        raise UserError(
+            f"{path} was tuned on {', '.join(seen)}, and settings are never chosen on a site that is scored; "
+            "score other sites, or leave --tuned out"
+        )
+    options: dict[str, Mapping[str, Any]] = {}
+    for choice in mine:
+        if choice.method in methods and options.setdefault(choice.method, choice.options) != choice.options:
+            raise UserError(f"{path} holds several searches of {choice.method!r} for this model; use --set")
+    return options
+
+
+def read_choices(path: Path) -> list[Choice]:
+    """From the file of one `ttdg tune`, or from all searches of a run as `pack_tuned` writes them."""
+    if not path.is_file():
+        raise UserError(f"there is no file {path}; `ttdg tune --out {path}` writes it")
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        searches = (
+            [{**found, **about, "method": name} for name, about in found["methods"].items()]
+            if "methods" in found
+            else found.values()
+        )
+        return [
+            Choice(about["method"], dict(about["chosen"]), str(about["model"]), tuple(about["sources"]))
+            for about in searches
+        ]
+    except (OSError, yaml.YAMLError, TypeError, ValueError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"{path} is not what `ttdg tune` writes ({error!r}); run it, or mend the path"
+        ) from None
 
 
 def chosen(path: Path) -> dict[str, Any]:
