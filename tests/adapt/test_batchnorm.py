@@ -110,3 +110,11 @@ def test_one_and_three_dimensional_layers_mix_too():
 def test_missing_running_statistics_are_said():
     with pytest.raises(UserError, match="keeps no running statistics"):
         batchnorm.use(nn.BatchNorm2d(3, track_running_stats=False), EVAL)
+
+
+def test_a_map_too_small_for_statistics_of_its_own_is_said_where_there_are_no_others():
+    layer = nn.BatchNorm2d(3, track_running_stats=False)
+    batchnorm.use(layer, BATCH)
+    assert layer(torch.randn(1, 3, 4, 4)).isfinite().all()
+    with pytest.raises(UserError, match="at least 16 values a channel"):
+        layer(torch.randn(1, 3, 3, 5))

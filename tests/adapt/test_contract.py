@@ -44,6 +44,7 @@ ADAPTS: dict[
         if not name.startswith(("unet.decoder.blocks.3", "unet.decoder.blocks.4", "unet.segmentation_head"))
     },
     "BatchNorm γ, β": lambda network: of_batchnorm(network, *AFFINE),
+    "BatchNorm γ, β, shape head and fusion": lambda network: of_batchnorm(network, *AFFINE),  # of the network
     "BatchNorm γ, β outside layer4": lambda network: {
         name for name in of_batchnorm(network, *AFFINE) if "layer4" not in name
     },
@@ -54,7 +55,7 @@ ADAPTS: dict[
     "BatchNorm statistics, γ, β of the encoder": lambda network: (
         of_batchnorm(network, *STATISTICS) | of_encoder(network, None)
     ),
-    "prompts, BatchNorm statistics, γ, β of the encoder but for its last layer": lambda network: (
+    "prompt on the image, BatchNorm statistics, γ, β of the encoder but for its last layer": lambda network: (
         of_batchnorm(network, *STATISTICS) | of_encoder(network, -1)
     ),
     "early encoder": lambda network: {
@@ -122,11 +123,11 @@ def test_answers_are_finite_and_carry_no_gradient(name, ready):
 def test_reset_is_bit_exact(name, ready):
     source = ready(name)
     adapter = source.adapt(name)
-    first = adapter(some_images())
-    adapter(some_images(seed=5))
+    answers = [adapter(some_images(seed=seed)) for seed in (1, 5)]
     adapter.reset()
     assert moved(adapter.network, source.network) == set()
-    assert torch.equal(adapter(some_images()), first)
+    for seed, before in zip((1, 5), answers, strict=True):  # the second shows what the first step left behind
+        assert torch.equal(adapter(some_images(seed=seed)), before)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -292,12 +293,22 @@ def loss_of(adapter, images) -> float:
         return float(adapter.loss(images) if callable(adapter.loss) else adapter.loss)
 
 
+@pytest.mark.parametrize(("channels", "labels"), [(1, 1), (1, 3), (3, 3)])
 @pytest.mark.parametrize("name", ALL)
-def test_grey_images_and_sigmoid_heads_work(name, ready):
+def test_grey_images_and_sigmoid_heads_work(name, channels, labels, ready):
     options = {"head": "sigmoid"} if "head" in defaults(name) else {}
-    adapter = ready(name, channels=1, labels=1 if options else 2).adapt(name, **options)
+    labels = labels if options else max(labels, 2)
+    adapter = ready(name, channels, labels).adapt(name, **options)
     for seed in range(2):
-        assert adapter(some_images(channels=1, seed=seed)).isfinite().all()
+        answer = adapter(some_images(channels=channels, seed=seed))
+        assert answer.shape == (4, labels, 16, 16)
+        assert answer.isfinite().all()
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if "head" in defaults(name)])
+def test_a_network_of_one_channel_is_asked_for_a_sigmoid_head(name, ready):
+    with pytest.raises(UserError, match='say head="sigmoid"'):
+        ready(name, labels=1).adapt(name)(some_images())
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from ttdg.adapt import adapt
+from ttdg.adapt import adapt, symmetries
 from ttdg.adapt.cotta import confidence
 
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -42,7 +42,7 @@ def test_restoring_draws_number_by_number_in_the_order_of_the_weights():
         for parameter in adapter.parameters:
             parameter.add_(1)
     moved = [parameter.detach().clone() for parameter in adapter.parameters]
-    adapter._forget()
+    adapter._forget(torch.tensor(True))
     draw = torch.Generator().manual_seed(7)
     for now, before, source in zip(adapter.parameters, moved, network.parameters(), strict=True):
         back = torch.rand(source.shape, generator=draw) < 0.3
@@ -55,7 +55,7 @@ def test_certain_restoring_mends_weights_that_are_not_finite_in_any_layout():
     with torch.no_grad():
         for parameter in adapter.parameters:
             parameter.fill_(torch.nan)
-    adapter._forget()
+    adapter._forget(torch.tensor(True))
     assert equal(adapter.network, network)
 
 
@@ -102,6 +102,54 @@ def test_one_step_follows_the_teacher_by_hand(threshold, views):
         step = start - lr * g / (g.abs() + 1e-8)
         assert torch.allclose(moved[sure], step[sure], atol=1e-5)
         assert torch.allclose(slow, momentum * start + (1 - momentum) * moved, atol=1e-6)
+
+
+def test_the_teacher_follows_the_student_before_it_is_restored():
+    network = a_network()
+    adapter = adapt(network, "cotta", lr=1e-2, momentum=0.9, restore=1.0)
+    adapter(X)
+    assert equal(adapter.network, network)
+    assert not torch.allclose(adapter.teacher[0].weight, network[0].weight, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e3], ids=["unsure source", "sure source"])
+def test_the_source_decides_on_views_whatever_the_student_thinks_now(scale):
+    network = a_network()
+    network[2].weight.data.mul_(scale)
+    adapter = adapt(network, "cotta", threshold=0.9)
+    with torch.no_grad():
+        adapter.network[2].weight.div_(scale**2)  # as sure as the source is unsure, or the other way round
+        views, alone = symmetries.averaged(adapter.teacher, X, "softmax"), adapter.teacher(X)
+        expected, other = (views, alone) if scale < 1 else (alone, views)
+    answer = adapter(X).softmax(1)
+    assert torch.allclose(answer, expected.softmax(1), atol=1e-6)
+    assert not torch.allclose(answer, other.softmax(1), atol=1e-6)
+
+
+def test_after_the_stream_the_teacher_answers_and_nobody_learns():
+    adapter = adapt(a_network(), "cotta", lr=1e-2, momentum=0.5, threshold=1.0)
+    adapter(X)
+    before = [copy.deepcopy(part.state_dict()) for part in (adapter.network, adapter.teacher)]
+    drawn, moments = adapter.generator.get_state(), copy.deepcopy(adapter.optimiser.state_dict()["state"])
+    answer = adapter.predict_frozen(X + 1)
+    for part, values in zip((adapter.network, adapter.teacher), before, strict=True):
+        assert all(torch.equal(value, values[key]) for key, value in part.state_dict().items())
+    assert torch.equal(adapter.generator.get_state(), drawn)
+    now = adapter.optimiser.state_dict()["state"]
+    assert all(torch.equal(now[i][key], moments[i][key]) for i in moments for key in moments[i])
+    with torch.no_grad():
+        assert torch.equal(answer, symmetries.averaged(adapter.teacher, X + 1, "softmax"))
+        assert not torch.allclose(answer, adapter.network(X + 1), atol=1e-3)
+
+
+def test_a_batch_whose_loss_is_not_finite_moves_no_weight():
+    adapter = adapt(a_network(), "cotta", lr=1e-2, momentum=0.9, restore=0.0)
+    adapter(X)  # student, teacher and source are three now
+    adapter.restore = 1.0
+    before = [p.detach().clone() for part in (adapter.network, adapter.teacher) for p in part.parameters()]
+    adapter(torch.full_like(X, torch.nan))
+    after = [p for part in (adapter.network, adapter.teacher) for p in part.parameters()]
+    assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
 
 
 def test_confidence_is_measured_on_foreground_and_its_border():

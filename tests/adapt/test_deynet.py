@@ -5,7 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ttdg.networks.denoiser import REACH, SHARE, corrupt, denoising_loss
+from ttdg.adapt.deynet import METHOD
+from ttdg.networks.denoiser import REACH, SHARE, Denoiser, corrupt, denoising_loss
+from ttdg.parts import Part
 
 
 def some_images(seed: int = 1) -> torch.Tensor:
@@ -85,3 +87,68 @@ def test_the_denoiser_learns_at_test_time_too_and_reset_takes_it_back(ready):
     part = source.parts["deynet"].tensors
     assert all(torch.equal(value, part[name]) for name, value in adapter.denoiser.state_dict().items())
     assert torch.equal(adapter(some_images()), first)
+
+
+def test_the_objective_is_the_denoised_corrupted_image_s_distance_to_the_one_before_normalisation(ready):
+    source = ready("deynet")
+    part = source.parts["deynet"]
+    part = Part(part.tensors, {**part.settings, "mean": [0.4] * 3, "std": [0.2] * 3})
+    adapter = type(source)(source.network, {"deynet": part}).adapt("deynet")
+    images = (some_images() - 0.4) / 0.2
+    with torch.no_grad():
+        found = adapter.objective(images).item()
+        corrupted, where = corrupt(images, torch.Generator().manual_seed(0))
+        denoised = Denoiser.from_part(part, torch.device("cpu")).train()(
+            source.network.encode(corrupted), images
+        )
+    expected = ((denoised - some_images()) * where).abs().mean().item()
+    assert found == pytest.approx(expected, rel=1e-4)
+    assert 0 < found < 0.1
+
+
+def test_adam_is_the_published_one(ready):
+    (group,) = ready("deynet").adapt("deynet").descent.optimiser.param_groups
+    assert (group["lr"], group["betas"]) == (1e-6, (0.9, 0.99))
+
+
+def test_no_step_at_all_is_not_among_what_is_tuned():
+    assert METHOD.grid["lr"] == (1e-6, 1e-4)
+
+
+def state(adapter) -> list[torch.Tensor]:
+    both = (adapter.network, adapter.denoiser)
+    return [value.clone() for module in both for value in module.state_dict().values()]
+
+
+@pytest.mark.parametrize("copies", [0, 2])
+def test_a_frozen_answer_is_of_corrupted_copies_and_takes_no_step(ready, copies):
+    adapter = ready("deynet").adapt("deynet", lr=1e-2, copies=copies)
+    adapter(some_images())
+    before = state(adapter)
+    adapter.generator.manual_seed(7)
+    answer = adapter.predict_frozen(some_images(2)).softmax(1)
+    assert all(torch.equal(a, b) for a, b in zip(state(adapter), before, strict=True))
+    generator = torch.Generator().manual_seed(7)
+    seen = [corrupt(some_images(2), generator)[0] for _ in range(copies)] or [some_images(2)]
+    with torch.no_grad():
+        expected = torch.stack([adapter.network(x).softmax(1) for x in seen]).mean(0)
+    assert torch.allclose(answer, expected, atol=1e-5)
+
+
+def test_a_batch_without_a_finite_image_leaves_no_trace(ready):
+    bad = some_images(5)
+    bad[:, 0, 3, 4] = float("nan")
+    disturbed, calm = (ready("deynet").adapt("deynet", lr=1e-2) for _ in range(2))
+    disturbed(some_images(1))
+    calm(some_images(1))
+    disturbed(bad)
+    assert all(torch.equal(a, b) for a, b in zip(state(disturbed), state(calm), strict=True))
+    assert torch.equal(disturbed(some_images(2)), calm(some_images(2)))
+
+
+def test_a_batch_with_a_finite_image_is_learnt_from(ready):
+    adapter, some = ready("deynet").adapt("deynet", lr=1e-2), some_images()
+    before = state(adapter)
+    some[0] = float("inf")
+    adapter(some)
+    assert not all(torch.equal(a, b) for a, b in zip(state(adapter), before, strict=True))

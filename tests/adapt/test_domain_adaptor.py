@@ -85,6 +85,39 @@ def test_layers_without_affine_or_with_a_second_input_are_mixed_and_not_folded()
     assert torch.allclose(network[1](x), moded(plain, ADAMIX)(x), atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("side", "same"), [(6, ADAMIX), (1, batchnorm.EVAL)], ids=["mixed", "too few values"]
+)
+def test_a_second_input_of_a_layer_has_the_gradient_for_the_parameters_it_met(side, same):
+    x, (layer, mode), alone = some(3), folding(a_layer(), 3), moded(a_layer(), same)
+    y = some(3, seed=1)[..., :side, :side].clone().requires_grad_()
+    first, second = layer(x).pow(3).sum(), layer(y).pow(3).sum()
+    expected = torch.autograd.grad(alone(y).pow(3).sum(), [y, alone.weight, alone.bias])
+    mode.fold()
+    assert not torch.equal(layer.weight, alone.weight)
+    ours = torch.autograd.grad(second, [y, layer.weight, layer.bias])
+    assert all(torch.allclose(g, h) for g, h in zip(ours, expected, strict=True))
+    assert torch.autograd.grad(first, layer.weight)[0].abs().min() > 0
+
+
+class Twice(nn.Module):
+    """A layer that a pass runs through two times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.Conv2d(3, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.conv(self.norm(self.conv(x)).relu())))
+
+
+def test_a_network_that_uses_a_layer_twice_is_adapted():
+    adapter = adapt(Twice(), "domainadaptor", steps=2, lr=0.1)
+    still = adapt(adapter.network, "domainadaptor", lr=0.0)
+    x = torch.randn(2, 3, 8, 8)
+    assert (adapter(x) - still(x)).abs().max() > 1e-4
+
+
 def test_images_of_one_pixel_have_no_deviation():
     x, layer = torch.randn(16, 5, 1, 1, dtype=torch.float64), a_layer()
     rows = torch.zeros(2, 18, 5, dtype=torch.float64)
@@ -176,6 +209,40 @@ def test_one_step_is_sgd_on_gem_from_the_rectified_parameters():
     stepped = [t.detach() - lr * g for t, g in zip(theta, grads, strict=True)]
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(adapter.parameters, stepped, strict=True))
     assert torch.allclose(answer, head(h * stepped[0][:, None, None] + stepped[1][:, None, None]), atol=1e-5)
+
+
+@pytest.mark.parametrize("images", [1, 3])
+def test_a_batch_with_the_sources_statistics_is_answered_as_by_the_source(images):
+    """One image: all three distances are 0."""
+    torch.manual_seed(0)
+    conv, norm, x = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), torch.randn(images, 3, 4, 4)
+    torch.batch_norm_update_stats(conv(x).detach(), norm.running_mean, norm.running_var, 1.0)
+    network = nn.Sequential(conv, norm, nn.Conv2d(4, 2, 1)).eval()
+    answer = adapt(network, "domainadaptor", lr=0.0)(x)
+    assert torch.allclose(answer, network(x), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("head", ["softmax", "sigmoid"])
+def test_its_own_step_lowers_gem_at_the_temperature_it_was_taken_at(head):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Conv2d(4, 3, 1))
+    x = torch.randn(2, 3, 8, 8)
+    before, after = (adapt(network, "domainadaptor", lr=lr, head=head)(x) for lr in (0.0, 0.1))
+    pairs = [z if head == "softmax" else torch.stack([z, -z], 1) / 2 for z in (before, after)]
+    T = 2 * pairs[0].std(1, keepdim=True)
+    start, end = ((T**2 * torch.special.entr((z / T).softmax(1))).sum(1).mean() for z in pairs)
+    assert end < start - 1e-4
+
+
+@pytest.mark.parametrize("head", ["softmax", "sigmoid"])
+def test_the_plain_prediction_is_a_fixed_target_of_the_softened_one(head):
+    """The gradient of −T²·Σ q log p_T is T·(p_T − q), were it not for one of q."""
+    z = torch.randn(2, 3, 4, 4, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(gem(z, "gem-skd", head).sum(), z)
+    T = 2 * z.std(1, keepdim=True) if head == "softmax" else 2**0.5 * z.abs()
+    T = T.clamp(0.1, 20)
+    expected = T * (entropy.probabilities(z / T, head) - entropy.probabilities(z, head))
+    assert torch.allclose(gradient, expected)
 
 
 @pytest.mark.parametrize("head", ["softmax", "sigmoid"])

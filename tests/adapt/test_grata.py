@@ -6,6 +6,7 @@ from torch import nn
 
 from ttdg.adapt import adapt, grata
 from ttdg.adapt.symmetries import recoloured
+from ttdg.errors import UserError
 
 X = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 
@@ -38,17 +39,19 @@ def test_opposed_gradients_change_nothing(monkeypatch):
     )
 
 
-@pytest.mark.parametrize("head", ["softmax", "sigmoid"])
-def test_one_step_by_hand(head):
+@pytest.mark.parametrize(("head", "form"), [("softmax", "full"), ("sigmoid", "full"), ("sigmoid", "half")])
+def test_one_step_by_hand(head, form):
     network, lr = a_network(), 1e-2
-    adapter = adapt(network, "grata", lr=lr, head=head, seed=7)
+    adapter = adapt(network, "grata", lr=lr, head=head, entropy_form=form, seed=7)
     adapter(X)
 
     model = copy.deepcopy(network).train()
     norm, theta = model[1], [model[1].weight, model[1].bias]
     squash = (lambda z: z.softmax(1)) if head == "softmax" else torch.sigmoid
     p = squash(model(X))
-    terms = p * p.log() if head == "softmax" else (p * p.log() + (1 - p) * (1 - p).log()) / 3
+    terms = p * p.log()  # of the half form they are summed over channels, of the full one averaged
+    if (head, form) == ("sigmoid", "full"):
+        terms = (terms + (1 - p) * (1 - p).log()) / 3
     entropy = -terms.sum(1).mean()
     auxiliary = torch.autograd.grad(entropy, theta)
     start = [t.detach().clone() for t in theta]
@@ -63,6 +66,7 @@ def test_one_step_by_hand(head):
         loss = -(q * z.log_softmax(1)).sum(1).mean()
     else:
         loss = nn.functional.binary_cross_entropy_with_logits(z, q)
+    assert adapter.loss.item() == pytest.approx(loss.item(), abs=1e-6)  # where the virtual step has led
     pseudo = torch.autograd.grad(loss, theta)
     a, b = (torch.cat([g.flatten() for g in grads]) for grads in (auxiliary, pseudo))
     cos = (a @ b / (a.norm() * b.norm())).item()
@@ -70,6 +74,11 @@ def test_one_step_by_hand(head):
     for moved, begin, g in zip(adapter.parameters, start, pseudo, strict=True):
         assert torch.allclose(moved, begin - lr * (cos + 1) ** 2 / 4 * g / (g.abs() + 1e-8), atol=1e-5)
     assert norm is model[1]
+
+
+def test_half_the_entropy_of_a_softmax_is_a_mistake():
+    with pytest.raises(UserError, match="sigmoid"):
+        adapt(a_network(), "grata", entropy_form="half")
 
 
 def test_consistency_falls_for_a_fixed_view_and_teacher(monkeypatch):

@@ -51,6 +51,10 @@ def test_two_members_are_the_extremes_alone():
     assert torch.allclose(adapt(network, "intent", members=2)(X), expected, atol=1e-6)
 
 
+def test_the_default_members_are_the_six_published_mixtures():
+    assert adapt(a_network(), "intent").shares == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
+
+
 @pytest.mark.parametrize("head", ["softmax", "sigmoid"])
 def test_where_test_statistics_are_the_sources_the_answer_is_the_sources(head):
     network = a_network()
@@ -73,15 +77,21 @@ def test_weights_sum_to_one_and_favour_the_surest():
     assert torch.allclose(weights(torch.full((4, 2, 1), 0.7)), torch.full((4, 2, 1), 0.25))
 
 
-def test_foreground_counts_as_much_as_background():
-    logits = torch.zeros(1, 1, 1, 4, 4)
-    logits[..., :] = -9.0
-    logits[..., 0, 0] = 0.5  # one unsure pixel of foreground among sure background
-    H = entropy.binary_entropy(logits)[0, 0, 0]
-    expected = (H[0, 0] + (H.sum() - H[0, 0]) / 15) / 2
-    assert torch.allclose(balanced_entropy(logits, "sigmoid").squeeze(), expected)
-    empty = torch.full((1, 1, 1, 4, 4), -2.0)
-    assert torch.allclose(balanced_entropy(empty, "sigmoid").squeeze(), entropy.binary_entropy(empty).mean())
+@pytest.mark.parametrize("head", ["softmax", "sigmoid"])
+def test_foreground_counts_as_much_as_background(head):
+    def balanced(z: torch.Tensor) -> torch.Tensor:
+        members = (
+            z[None] if head == "sigmoid" else torch.stack([torch.zeros_like(z), z])
+        )  # softmax: σ of z too
+        return balanced_entropy(members[None, None], head).squeeze()
+
+    z = torch.full((4, 4), -9.0)
+    z[0, 0] = 0.5  # one unsure pixel of foreground among sure background
+    H = entropy.binary_entropy(z)
+    assert torch.allclose(balanced(z), (H[0, 0] + (H.sum() - H[0, 0]) / 15) / 2)
+    empty = torch.linspace(-3, -1, 16).view(4, 4)
+    assert torch.allclose(balanced(empty), entropy.binary_entropy(empty).mean())
+    assert torch.allclose(balanced(-empty), entropy.binary_entropy(empty).mean())
 
 
 def test_each_image_has_weights_of_its_own():

@@ -1,11 +1,13 @@
 """ITTA: mappings that start as the identity, MixStyle, and what moves."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from ttdg.errors import UserError
-from ttdg.networks.consistency import ElementWise, mixed, statistics
+from ttdg.networks import levels
+from ttdg.networks.consistency import ElementWise, MixStyle, mixed, statistics
 
 
 def images(seed: int = 1, count: int = 3) -> torch.Tensor:
@@ -83,3 +85,105 @@ def test_an_encoder_with_negative_levels_is_refused(ready):
         stage[-1] = nn.Identity()
     with pytest.raises(UserError, match="end in ReLU"):
         source.adapt("itta")
+
+
+def test_alone_and_without_memory_the_gradient_is_zero(ready):
+    """With an f_w that does not amplify the rounding."""
+    source = ready("itta")
+    plain = ElementWise((source.parts["itta"].settings["width"],), 10).to_part()
+    largest = {}
+    for count in (1, 3):
+        adapter = type(source)(source.network, {"itta": plain}).adapt("itta", remember=False)
+        x = images(count=3)[-count:]
+        adapter._begin(x)
+        adapter.objective(x).backward()
+        largest[count] = max(p.grad.abs().max().item() for p in adapter.maps.parameters())
+    assert largest[1] < 1e-6 * largest[3]
+
+
+def test_at_every_step_of_a_single_image_the_partner_is_the_image_before(ready):
+    source, partners = ready("itta"), []
+    adapter = source.adapt("itta", lr=0.0, steps=3)
+    choose = adapter.styles._partners
+
+    def watched(now, before):
+        partners.append((adapter.styles.level, choose(now, before)))
+        return partners[-1][1]
+
+    adapter(images(1, count=1))
+    adapter.styles._partners = watched
+    adapter(images(2, count=1) * 4)
+    with torch.no_grad():
+        before = source.network.encode(images(1, count=1))
+    assert len(partners) == 3
+    for level, found in partners:
+        for a, b in zip(found, statistics(before[level]), strict=True):
+            assert torch.allclose(a, b, atol=1e-5)
+    assert adapter.loss > 0
+
+
+class Dealt:
+    """Chance that was decided beforehand, and what was asked of it."""
+
+    def __init__(self, coin: float) -> None:
+        self.coin, self.asked = coin, []
+
+    def random(self) -> float:
+        return self.coin
+
+    def beta(self, *arguments):
+        self.asked.append(arguments)
+        return np.zeros(arguments[2])  # the partner's style alone
+
+
+@pytest.mark.parametrize(("coin", "level"), [(0.9, 1), (0.1, 2)])
+def test_styles_are_mixed_at_one_level_and_drawn_as_published(ready, coin, level):
+    network = ready("itta").network
+    styles = MixStyle([producer for producer, _ in levels.producers(network)], seed=0)
+    styles.rng = Dealt(coin)
+    with torch.no_grad():
+        features = styles.twice(network, images())
+    assert styles.rng.asked == [(0.1, 0.1, (3, 1, 1, 1))]
+    for number, feature in enumerate(features):
+        own, other = feature.chunk(2)
+        assert torch.allclose(own, other) is (number < level)
+    own, other = features[level].chunk(2)
+    assert torch.allclose(other.mean((2, 3)), own.mean((2, 3)).roll(1, 0), atol=1e-5)
+
+
+def test_both_levels_are_drawn(ready):
+    adapter = ready("itta").adapt("itta")
+    drawn = set()
+    plain = adapter.network.encode
+    adapter.network.encode = lambda x: drawn.add(adapter.styles.level) or plain(x)
+    for _ in range(12):
+        adapter.objective(images())
+    assert drawn == {1, 2}
+
+
+def test_the_moments_of_adam_live_on_from_batch_to_batch(ready):
+    adapter = ready("itta").adapt("itta", lr=1e-3)
+    for batch in range(1, 4):
+        adapter(images(batch))
+        state = adapter.descent.optimiser.state
+        assert {int(state[p]["step"]) for p in adapter.maps.parameters()} == {batch}
+
+
+@pytest.mark.parametrize("mapping", ["channel", "element"])
+def test_a_batch_without_a_finite_image_leaves_no_trace(ready, mapping):
+    bad = torch.full((1, 3, 32, 96), float("nan"))
+    disturbed, calm = (ready("itta").adapt("itta", lr=1e-3, steps=2, mapping=mapping) for _ in range(2))
+    for adapter in (disturbed, calm):
+        for seed in (1, 2):
+            if adapter is disturbed:
+                assert disturbed(bad).shape == (1, 2, 32, 96)
+            adapter(images(seed, count=1))
+    disturbed(bad)
+    assert torch.equal(disturbed(images(3, count=1)), calm(images(3, count=1)))
+
+
+def test_a_batch_with_a_finite_image_is_learnt_from(ready):
+    adapter, some = ready("itta").adapt("itta", lr=1e-3), images()
+    some[0] = float("inf")
+    adapter(some)
+    assert any((m.weight != 1).any() for m in adapter.maps)

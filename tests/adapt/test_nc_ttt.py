@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ttdg.adapt import batchnorm
 from ttdg.networks import NetworkSpec, Segmenter, levels
 from ttdg.networks.noise import SIGMAS, Discriminator, much, noise_loss
 
@@ -128,3 +129,18 @@ def test_a_discriminator_learns_to_tell_noise():
         lots, little = (discriminator.judge(h + s * torch.randn_like(h)).flatten() for s in SIGMAS)
     auc = (lots[:, None] > little).float().mean()
     assert auc > 0.75
+
+
+def test_after_a_step_places_look_noisy_with_a_smaller_probability(ready):
+    adapter, x = ready("nc-ttt").adapt("nc-ttt", lr=1e-3, steps=1), torch.randn(2, 3, 64, 64)
+    adapter(x)  # the step; then the features by the statistics the step saw
+
+    def noisy() -> float:
+        batchnorm.use(adapter.network, batchnorm.BATCH)
+        with torch.no_grad():
+            features = levels.encode_to(adapter.network, adapter.producer, x)
+            return adapter.discriminator(features).sigmoid().mean().item()
+
+    after = noisy()
+    adapter.reset()
+    assert after < noisy() - 1e-4

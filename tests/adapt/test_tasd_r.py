@@ -1,6 +1,7 @@
 """TASD-R, a reconstruction: its dictionary, its pasted priors, and what the two agreements ask for."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -99,3 +100,44 @@ def test_it_is_called_a_reconstruction_wherever_it_appears():
     assert "reconstruct" in METHOD.summary
     assert "reconstruct" in METHOD.paper
     assert "reconstruct" in METHOD.origin
+
+
+def test_the_objective_is_the_coefficients_squared_distance_and_two_agreements_of_masks(ready):
+    """By hand: sums over an image's coefficients, means over images, Dice one by one."""
+    source = ready("tasd-r", labels=3)
+    adapter = source.adapt("tasd-r")
+    views = torch.randn(4, 3, 32, 32)
+    views[2:] += 0.5 * torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        adapter.shapes.fuse.weight.normal_()
+        adapter.shapes.regress[-1].weight.mul_(30)  # else untrained coefficients hardly depend on the view
+        logits, codes, prior = adapter._answer(views)
+        found = adapter.objective(views).item()
+    masks = logits.softmax(1)[:, 1:]
+
+    def apart(a: torch.Tensor, b: torch.Tensor) -> float:
+        losses = [
+            1 - (2 * (a[i, n] * b[i, n]).sum() + 1) / (a[i, n].sum() + b[i, n].sum() + 1)
+            for i in range(len(a)) for n in range(2)
+        ]  # fmt: skip
+        return sum(losses).item() / len(losses)
+
+    terms = [
+        sum(((codes[i] - codes[i + 2]) ** 2).sum().item() for i in range(2)) / 2,
+        apart(masks[:2], masks[2:]),
+        apart(masks, prior),
+    ]
+    assert min(terms) > 1e-3
+    assert found == pytest.approx(sum(terms), rel=1e-4)
+    assert all(abs(found - sum(terms) + term) > 1e-4 * found for term in terms), "each is seen"
+
+
+def test_affine_head_and_fusion_are_learnt_as_declared(ready):
+    source = ready("tasd-r")
+    adapter = source.adapt("tasd-r", lr=1e-2)
+    adapter(torch.randn(2, 3, 32, 32))
+    part = source.parts["tasd-r"].tensors
+    now = adapter.shapes.state_dict()
+    moved = {name.split(".")[0] for name in part if not torch.equal(now[name], part[name])}
+    assert moved == {"regress", "fuse"}
+    assert METHOD.adapts == "BatchNorm γ, β, shape head and fusion"

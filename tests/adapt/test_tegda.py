@@ -1,5 +1,9 @@
+import copy
+import math
+
 import pytest
 import torch
+import torch.nn.functional as F
 
 from ttdg.adapt.bank import Bank
 from ttdg.adapt.tegda import agreement, symmetric
@@ -51,6 +55,78 @@ def test_the_teacher_stays_at_full_quality_and_becomes_the_student_at_none(quali
     other = source.network if quality else adapter.network
     pairs = zip(adapter.teacher.parameters(), other.parameters(), strict=True)
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in pairs)
+
+
+def cross_entropy(logits: torch.Tensor, target: torch.Tensor, head: str) -> torch.Tensor:
+    """In units of log₂ of the classes, of which a sigmoid channel has two."""
+    if head == "sigmoid":
+        return F.binary_cross_entropy_with_logits(logits, target.sigmoid())
+    return -(target.softmax(1) * logits.log_softmax(1)).sum(1).mean() / math.log2(logits.shape[1])
+
+
+def alike(ours: torch.nn.Module, expected: torch.nn.Module) -> bool:
+    """In all weights but the convolutions' biases before BatchNorm, whose gradient is rounding error alone."""
+    pairs = zip(ours.named_parameters(), expected.parameters(), strict=True)
+    return all(torch.allclose(a, b, atol=1e-5) for (name, a), b in pairs if not name.endswith(".0.bias"))
+
+
+def agreed(logits: torch.Tensor, dropped: torch.Tensor, head: str) -> torch.Tensor:
+    """Of one image: Dice times confidence, structure by structure."""
+    p = (dropped.softmax(1) if head == "softmax" else dropped.sigmoid()).mean(0)
+    scores = []
+    for label in range(1 if head == "softmax" else 0, len(logits)):
+        mask, masks = (
+            z.argmax(-3) == label if head == "softmax" else z.select(-3, label) > 0 for z in (logits, dropped)
+        )
+        dice = [(2 * (mask & m).sum() + 1e-6) / (mask.sum() + m.sum() + 1e-6) for m in masks]
+        H = -(p[label] * p[label].log2() + (1 - p[label]) * (1 - p[label]).log2())[masks.any(0)]
+        scores.append(torch.stack(dice).mean() * (1 - (H.mean() if len(H) else 0)))
+    return torch.stack(scores).mean()
+
+
+@pytest.mark.parametrize("head", ["softmax", "sigmoid"])
+def test_three_steps_by_hand(head, ready):
+    source, lr = ready("tegda", 3, 3), 1e-3
+    adapter = source.adapt("tegda", lr=lr, head=head, seed=7)
+    student = copy.deepcopy(source.network).train()  # batch statistics, in a network that has never adapted
+    teacher = copy.deepcopy(student).requires_grad_(False)
+    optimiser, bank = torch.optim.Adam(student.parameters(), lr=lr, betas=(0.5, 0.999)), torch.empty(0)
+    draw = torch.Generator().manual_seed(7)
+
+    def apart(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (cross_entropy(a, b, head) + cross_entropy(b, a, head)) / 2
+
+    for seed in range(3):
+        images = some(seed, 3)  # of six in the bank at last, five are the nearest
+        answer = adapter(images)
+
+        taught, (*skips, deepest) = teacher(images), student.encode(images)
+        logits, refined = student.decode((*skips, deepest)), deepest
+        kept = [deepest.detach() * (torch.rand(deepest.shape, generator=draw) >= 0.5) * 2 for _ in range(10)]
+        with torch.no_grad():
+            dropped = torch.stack([student.decode((*skips, deep)) for deep in kept], 1)
+            quality = torch.stack([agreed(z, d, head) for z, d in zip(logits, dropped, strict=True)]).mean()
+        if len(bank):
+            cosine = F.cosine_similarity(deepest.detach().flatten(1)[:, None], bank.flatten(1)[None], dim=2)
+            nearest, rows = (
+                cosine.sort(1, descending=True)[0][:, :5],
+                cosine.argsort(1, descending=True)[:, :5],
+            )
+            target = (nearest.softmax(1)[..., None, None, None] * bank[rows]).sum(1)
+            r = nearest.mean(1)[:, None, None, None]
+            refined = (1 - r) * deepest + r * target
+        loss = apart(logits, taught) + quality * apart(logits, student.decode((*skips, refined)))
+        bank = torch.cat([bank, deepest.detach()])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        for slow, fast in zip(teacher.parameters(), student.parameters(), strict=True):
+            slow.copy_(quality * slow + (1 - quality) * fast.detach())
+
+        assert adapter.loss.item() == pytest.approx(loss.item(), abs=1e-5)
+        assert torch.allclose(answer, student(images), atol=1e-4)
+        assert alike(adapter.network, student)
+        assert alike(adapter.teacher, teacher)
 
 
 def test_features_are_drawn_to_their_like_and_an_equal_one_changes_nothing(ready):

@@ -9,7 +9,19 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ttdg.adapt import adapt
-from ttdg.adapt.entropy import binary_entropy, entropy, half_entropy, largest, surprise_of_likeliest
+from ttdg.adapt.domain_adaptor import gem
+from ttdg.adapt.entropy import (
+    binary_entropy,
+    cross_entropy,
+    entropy,
+    foreground,
+    half_entropy,
+    largest,
+    mixture,
+    probabilities,
+    surprise_of_likeliest,
+)
+from ttdg.errors import UserError
 
 
 def test_one_step_is_adam_on_the_entropy_of_batch_normalised_logits():
@@ -41,13 +53,78 @@ def test_the_answer_is_from_before_or_after_the_update(predict):
     assert torch.allclose(answer, norm, atol=1e-6) is (predict == "before")
 
 
-def test_the_half_entropy_of_published_ports_is_available_by_name():
+FORMS = {
+    ("full", "softmax"): lambda z: torch.distributions.Categorical(logits=z.movedim(1, -1)).entropy().mean(),
+    ("full", "sigmoid"): lambda z: torch.distributions.Bernoulli(logits=z).entropy().mean(),
+    ("half", "sigmoid"): lambda z: -(z.sigmoid() * z.sigmoid().log()).mean(),
+    ("hard", "softmax"): lambda z: -z.softmax(1).amax(1).log().mean(),
+    ("hard", "sigmoid"): lambda z: -torch.maximum(z.sigmoid(), 1 - z.sigmoid()).log().mean(),
+}
+
+
+@pytest.mark.parametrize(("form", "head"), FORMS)
+def test_the_objective_is_the_form_of_entropy_that_was_asked_for(form, head):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Conv2d(4, 3, 1)).double()
+    x, lr = torch.randn(2, 3, 8, 8).double(), 1e-2
+    adapter, plain = adapt(network, "tent", lr=lr, entropy_form=form, head=head), network.train()
+    adapter(x)
+    loss = FORMS[form, head](plain(x))
+    assert torch.allclose(adapter.loss, loss)
+    for moved, start, grad in zip(
+        adapter.parameters,
+        plain[1].parameters(),
+        torch.autograd.grad(loss, plain[1].parameters()),
+        strict=True,
+    ):
+        assert torch.allclose(moved, start - lr * grad / (grad.abs() + 1e-8))
+
+
+def test_half_an_entropy_is_of_sigmoid_channels_alone():
     network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 1))
-    assert (
-        adapt(network, "tent", head="sigmoid", entropy_form="half")(torch.randn(2, 3, 8, 8)).isfinite().all()
-    )
+    with pytest.raises(UserError, match='say head="sigmoid"'):
+        adapt(network, "tent", entropy_form="half")
     p = torch.sigmoid(torch.tensor([[-1.0]]))
     assert torch.allclose(half_entropy(torch.tensor([[-1.0]])), -p * p.log())
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        entropy, surprise_of_likeliest, probabilities, foreground,
+        lambda z, head: cross_entropy(z, z, head),
+        lambda z, head: mixture(z[None], head),
+        lambda z, head: largest(z.shape[1], head),
+        lambda z, head: gem(z, "gem-t", head),
+        lambda z, head: gem(z, "entropy", head),
+    ],
+)  # fmt: skip
+def test_one_channel_has_no_softmax(of):
+    with pytest.raises(UserError, match=r'one channel, .* say head="sigmoid"'):
+        of(torch.randn(2, 1, 4, 4), "softmax")
+    of(torch.randn(2, 1, 4, 4), "sigmoid")
+    of(torch.randn(2, 2, 4, 4), "softmax")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": -1e-3}, "lr is the size of a step"),
+        ({"lr": math.nan}, "lr is the size of a step"),
+        ({"steps": 0}, "steps is how many updates"),
+    ],
+)
+def test_steps_that_cannot_be_made_are_refused_in_words(options, message):
+    network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 1))
+    with pytest.raises(UserError, match=message):
+        adapt(network, "tent", **options)
+
+
+@pytest.mark.parametrize("method", ["tent", "sar", "domainadaptor", "grata"])
+def test_a_network_without_gamma_and_beta_is_told_so(method):
+    network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4, affine=False), nn.Conv2d(4, 2, 1))
+    with pytest.raises(UserError, match="affine=False has no γ and β"):
+        adapt(network, method)
 
 
 @given(st.lists(st.floats(-50, 50), min_size=2, max_size=5))

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from typer.testing import CliRunner
 
 import ttdg
@@ -15,10 +16,10 @@ from ttdg.errors import UserError
 from ttdg.networks import levels
 from ttdg.networks.consistency import MixStyle
 from ttdg.networks.noise import SIGMAS, Discriminator
-from ttdg.networks.shapes import GRID, ShapeHead, code
+from ttdg.networks.shapes import GRID, ShapeHead, centred, code
 from ttdg.parts import Part
 from ttdg.training import Model, extras, load, load_sources
-from ttdg.training.extras import EXTRAS, Fitting, alignment, fit_part, largest, shapes_of
+from ttdg.training.extras import EXTRAS, Fitting, alignment, fit_part, largest, shapes_of, targets
 
 
 @pytest.fixture(scope="module")
@@ -119,10 +120,46 @@ def test_the_dictionary_reconstructs_source_shapes(disc_model, sources):
 
 
 def test_of_several_pieces_the_largest_is_the_shape():
-    mask = torch.zeros(1, 1, GRID, GRID)
-    mask[..., 2:5, 2:5] = 1
-    mask[..., 20:40, 20:40] = 1
-    assert largest(mask).sum() == 400
+    masks = torch.zeros(3, 2, 2 * GRID, 2 * GRID)
+    masks[0, 1, 4:10, 4:10] = 1
+    masks[0, 1, 40:80, 40:80] = 1
+    masks[1, 0, 4:10, 4:10] = 1
+    expected = F.avg_pool2d(masks, 2)
+    expected[0, 1, :10] = 0
+    assert torch.equal(largest(masks), expected)
+
+
+def test_the_head_s_targets_are_those_of_the_largest_piece():
+    masks, atoms = torch.zeros(2, 2, 128, 128), torch.rand(2, 4, GRID * GRID).softmax(-1)
+    masks[0, 0, 30:60, 40:70] = 1
+    masks[1, 1, 50:80, 10:40] = 1
+    more = masks.clone()
+    more[..., 4:12, 4:12] = 1
+    more[0, 1] = more[1, 0] = 0
+    found, centres = targets(more, atoms)
+    shapes, expected = centred(masks)
+    assert torch.allclose(centres, expected, atol=1e-5)
+    for n in range(2):
+        assert torch.allclose(found[:, n], code(shapes[:, n].flatten(1), atoms[n]), rtol=1e-4)
+
+
+def test_coefficients_are_learnt_by_their_mean_distance(disc_model, sources, monkeypatch):
+    """All of them 1 farther off add 1 to the loss, however many there are."""
+    losses, plain = [], extras.targets
+
+    def noted(self, module, loss, *rate):
+        module.to(self.device)
+        losses.append(loss(*next(iter(self.batches()))).item())
+
+    def asked(masks, atoms, more):
+        codes, centres = plain(masks, atoms)
+        return codes - more, centres  # below 0, where no answer is
+
+    monkeypatch.setattr(Fitting, "fit", noted)
+    for more in (100.0, 101.0):
+        monkeypatch.setattr(extras, "targets", lambda masks, atoms, more=more: asked(masks, atoms, more))
+        fit("tasd-r", disc_model, sources)
+    assert losses[1] - losses[0] == pytest.approx(1, rel=1e-3)
 
 
 def test_gradients_are_aligned_where_one_is_a_positive_multiple_of_the_other():

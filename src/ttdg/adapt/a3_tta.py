@@ -2,9 +2,11 @@
 
 Wu et al., A3-TTA: Adaptive Anchor Alignment Test-Time Adaptation for Image Segmentation, IEEE TIP 2025.
 
-Decisions: an image is scored from the batch's own forward (the release runs each image alone for it); each image is
-blended by its own cosine (the release takes the first image's for all) and standardised by its own anchor; the
-network runs in BATCH: the running statistics that its training mode would move are never read; dropout stays off.
+Decisions: an image is scored from the batch's own forward (the release runs each image alone for it) and enters the
+bank before its anchor is sought there, as in the release, so it may find itself; each image is blended by its own
+cosine (the release takes the first image's for all) and standardised by its own anchor; the network runs in BATCH: the
+running statistics that its training mode would move are never read; dropout stays off; all weights learn (the release
+leaves the last layer out); the share by which the teacher follows is clamped to [0, 1].
 """
 
 import copy

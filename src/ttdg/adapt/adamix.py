@@ -69,14 +69,17 @@ def batch_weight(
 
 
 class AdaMix:
-    """α·source + (1−α)·batch statistics, α from the data; nothing is written."""
+    """α·source + (1−α)·batch statistics, α from the data; nothing is written.
+
+    γ and β take part as copies, through which the gradient passes: they may be folded before it is asked for."""
 
     def __call__(self, layer: _BatchNorm, x: Tensor) -> Tensor:
-        if batchnorm.too_few(x):
-            return batchnorm.EVAL(layer, x)
-        with torch.no_grad():
-            var, mean = mixed(x, Rows(blank(layer, len(x))))
-        return batchnorm.normalise(layer, x, mean, var)
+        mean, var = batchnorm.running(layer)
+        if not batchnorm.too_few(x):
+            with torch.no_grad():
+                var, mean = mixed(x, Rows(blank(layer, len(x))))
+        weight, bias = (None if p is None else p.clone() for p in (layer.weight, layer.bias))
+        return F.batch_norm(x, mean, var, weight, bias, eps=layer.eps)
 
 
 ADAMIX = AdaMix()

@@ -76,8 +76,13 @@ EVAL, BATCH, TRAIN = Eval(), Batch(), Train()
 def running(layer: _BatchNorm) -> tuple[Tensor, Tensor]:
     """The source's mean and variance. Read from the dict: on a GPU a small batch waits for Python, and a module's
     attribute look-up, 60 layers × 5 times, is a tenth of the forward pass."""
-    buffers = layer._buffers
-    return buffers["running_mean"], buffers["running_var"]  # type: ignore[return-value]
+    mean, var = layer._buffers["running_mean"], layer._buffers["running_var"]
+    if mean is None or var is None:
+        raise UserError(
+            "this network's BatchNorm keeps no running statistics, so it has no source statistics to use, which a "
+            f"batch's own replace only where a map has at least {FEWEST} values a channel; give it larger images"
+        )
+    return mean, var
 
 
 def normalise(

@@ -6,19 +6,20 @@ Decisions: views are flips and quarter turns, turned back before they are averag
 averages logits of views that are not turned back); predictions are averaged, not logits; whether views are worth it is
 decided by the source's confidence on foreground and its border, where sure background cannot drown it; the plain
 view is one of the six, so the teacher makes 6 passes or 1. The answer is the teacher's. The source's weights are
-kept once, for the anchor, the restoring and the reset alike.
+kept once, for the anchor, the restoring and the reset alike. A batch whose loss is not finite moves no weight: neither
+the student's nor the teacher's, and none goes back to the source.
 """
 
 import copy
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from ttdg.adapt import batchnorm, entropy, symmetries
-from ttdg.adapt.adapter import Adapter, GradientAdapter, Images, Logits, Method
+from ttdg.adapt.adapter import Adapter, GradientAdapter, Images, Logits, Method, approach
 
 BORDER = 5  # pixels across which the foreground is widened before its confidence is taken
 
@@ -56,9 +57,14 @@ class Cotta(GradientAdapter):
             with torch.enable_grad():
                 loss = self.objective(self.network(images), answer)
             self._update(loss)
-            self._follow()
-            self._forget()
+            self._follow(finite := self.loss.isfinite())
+            self._forget(finite)
         return answer
+
+    @torch.no_grad()
+    def predict_frozen(self, images: Images) -> Logits:
+        """The teacher's answer, as after any batch, from which nobody learns."""
+        return self._taught(images)
 
     def _taught(self, images: Images) -> Logits:
         """The teacher's prediction, averaged over views where the source is unsure of this batch."""
@@ -68,16 +74,18 @@ class Cotta(GradientAdapter):
         return self.teacher(images)
 
     @torch.no_grad()
-    def _follow(self) -> None:
-        torch._foreach_lerp_(list(self.teacher.parameters()), self.parameters, 1 - self.momentum)
+    def _follow(self, finite: Bool[Tensor, ""]) -> None:
+        approach(list(self.teacher.parameters()), self.parameters, (1 - self.momentum) * finite)
 
     @torch.no_grad()
-    def _forget(self) -> None:
+    def _forget(self, finite: Bool[Tensor, ""]) -> None:
         """Each number of each weight goes back to the source with probability `restore`. All weights side by side: at
         a small batch the host decides, and four calls a weight were a third of the whole."""
         now, source = (torch.cat([x.reshape(-1) for x in each]) for each in (self.parameters, self._start))
         drawn = torch.rand(now.shape, generator=self.generator, device=now.device)
-        kept = torch.where(drawn < self.restore, source, now).split([p.numel() for p in self.parameters])
+        kept = torch.where((drawn < self.restore) & finite, source, now).split(
+            [p.numel() for p in self.parameters]
+        )
         kept = [part.view(p.shape) for part, p in zip(kept, self.parameters, strict=True)]
         torch._foreach_copy_(self.parameters, kept)
 

@@ -58,3 +58,8 @@ class Snapshot:
 def clean(images: Tensor) -> Tensor:
     """What is not finite becomes 0: statistics and weights that outlive a batch must not meet it."""
     return images.nan_to_num(0.0, 0.0, 0.0)
+
+
+def worth_a_step(images: Tensor) -> bool:
+    """Is a single image of the batch finite? The host waits to know."""
+    return bool(images.isfinite().flatten(1).all(1).any())

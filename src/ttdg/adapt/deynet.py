@@ -6,13 +6,15 @@ Segmentation, WACV 2024.
 Part `deynet`: the denoising decoder on the network's encoder. The original trains both decoders together, segmenting
 corrupted images; here the denoiser is fitted to the trained, frozen network, so that the source model is every other
 method's. Faithfulness it costs: the encoder never learnt to denoise, nor the segmentation to bear corrupted pixels.
+The decoder is one of its own, a convolution a level, 128 channels at most (published: a second copy of the network's).
 
 Decisions: the published loop adapts to a whole folder and then answers it; on a stream, each batch is one step and is
 then answered, the mean probability over `copies` corrupted copies, as its option `--average` does; `copies=0` answers
 the image itself, which spares a network that never learnt from corrupted ones. RGB channels share
 their positions. The target is the image in [0, 1], undoing the benchmark's normalisation. γ, β of all BatchNorm layers
 are given to Adam, but those of the segmentation decoder get no gradient; its running statistics move as the others'.
-With the published lr 1e-6 nearly all of the effect is the running statistics: `lr=0` shows how much.
+With the published lr 1e-6 nearly all of the effect is the running statistics: `lr=0` shows how much. A batch without
+one finite image leaves no trace; the host waits to know.
 """
 
 import torch
@@ -20,7 +22,7 @@ from torch import Tensor, nn
 
 from ttdg.adapt import batchnorm, entropy, halves
 from ttdg.adapt.adapter import Adapter, Images, Logits, Method
-from ttdg.adapt.descent import Descent, Snapshot, clean
+from ttdg.adapt.descent import Descent, Snapshot, clean, worth_a_step
 from ttdg.networks.denoiser import Denoiser, corrupt, denoising_loss
 from ttdg.networks.segmenter import padded
 from ttdg.parts import Part
@@ -54,6 +56,9 @@ class DeyNet:
         self.reset()
 
     def __call__(self, images: Images) -> Logits:
+        if not worth_a_step(images):
+            with torch.no_grad():
+                return self.network(images)
         safe = clean(images)
         batchnorm.use(self.network, batchnorm.TRAIN)
         for _ in range(self.steps):
@@ -62,11 +67,15 @@ class DeyNet:
             self.descent.step(loss)
             self.loss = loss.detach()
         batchnorm.use(self.network, batchnorm.EVAL)
-        with torch.no_grad():
-            if self.copies == 0:
-                return self.network(images)
-            answers = [self.network(corrupt(images, self.generator)[0]) for _ in range(self.copies)]
-            return entropy.mixture(torch.stack(answers), self.head)
+        return self.predict_frozen(images)
+
+    @torch.no_grad()
+    def predict_frozen(self, images: Images) -> Logits:
+        """The answer without a step: the mean of corrupted copies, or the network's own where there are none."""
+        if self.copies == 0:
+            return self.network(images)
+        answers = [self.network(corrupt(images, self.generator)[0]) for _ in range(self.copies)]
+        return entropy.mixture(torch.stack(answers), self.head)
 
     def objective(self, images: Images) -> Tensor:
         """L_D of a fresh corruption. The segmentation decoder runs too: its running statistics move with it."""
@@ -110,5 +119,5 @@ METHOD = Method(
     needs=("BatchNorm", "encode/decode"),
     parts=("deynet",),
     reset="online",
-    grid={"lr": (0.0, 1e-6, 1e-4), "copies": (0, 2)},
+    grid={"lr": (1e-6, 1e-4), "copies": (0, 2)},
 )

@@ -4,8 +4,9 @@ Yang et al., DLTTA: Dynamic Learning Rate for Test-Time Adaptation on Cross-Doma
 
 Decisions: the base is entropy on BatchNorm's γ and β (the release's segmentation adapts auto-encoders trained at source
 time, and its prostate script has no dynamic rate); all K neighbours are averaged (a misspelt name in the release
-keeps the first only); the memory holds |M| images, not |M|+1, and the rate is η₀ until it holds K; a key is the
-deepest map, pooled to 1×1 and to 4×4; logits are kept at a quarter of the resolution; exp(D) is clipped to 10.
+keeps the first only); the memory holds |M| images, not |M|+1, and the rate is η₀ until it holds K, or as many as it
+can; a key is the deepest map, pooled to 1×1 and to 4×4; logits are kept at a quarter of the resolution; exp(D) is
+clipped to [0.1, 10], while η₀·D/2, published for classification (`rule="linear"`), is taken as it is, 0 included.
 """
 
 import math
@@ -19,10 +20,11 @@ from torch import Tensor, nn
 from ttdg.adapt import batchnorm, entropy, halves
 from ttdg.adapt.adapter import Adapter, GradientAdapter, Images, Logits, Method
 from ttdg.adapt.memory import Memory
+from ttdg.errors import UserError
 
 Rule = Literal["exponential", "linear"]
 SHARPNESS = 0.2  # temperature of the softmax over neighbours' cosines
-FACTORS = (0.1, 10.0)  # the rate stays within these multiples of η₀
+FACTORS = (0.1, 10.0)  # exp(D) stays within these
 
 
 def discrepancy(
@@ -37,9 +39,10 @@ def discrepancy(
 
 
 def rate(lr: float, D: float, rule: Rule) -> float:
-    """η₀·exp(D), or η₀·D as published for classification; never less for more."""
-    factor = math.exp(min(D, 100.0)) if rule == "exponential" else D
-    return lr * min(max(factor, FACTORS[0]), FACTORS[1])
+    """η₀·exp(D), clipped, or η₀·D/2 as published for classification; never less for more."""
+    if rule == "linear":
+        return lr * max(D, 0.0) / 2  # rounding may leave a D of 0 below it
+    return lr * min(max(math.exp(min(D, 100.0)), FACTORS[0]), FACTORS[1])
 
 
 def keys_of(deepest: Float[Tensor, "b c y x"]) -> Float[Tensor, "b d"]:
@@ -57,7 +60,12 @@ class Dltta(GradientAdapter):
         self, network: nn.Module, *, lr: float, steps: int, capacity: int, neighbours: int, temperature: float,
         rule: Rule, head: entropy.Head,
     ) -> None:  # fmt: skip
-        self.neighbours, self.temperature, self.rule, self.head = neighbours, temperature, rule, head
+        if min(neighbours, capacity) < 1:
+            raise UserError(
+                "dltta needs capacity and neighbours of 1 or more: it compares images with remembered ones"
+            )
+        self.neighbours = min(neighbours, capacity)
+        self.temperature, self.rule, self.head = temperature, rule, head
         self.memory = Memory(capacity)
         batchnorm.use(halves.check(network), batchnorm.BATCH)
 

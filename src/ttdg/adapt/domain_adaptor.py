@@ -9,6 +9,9 @@ Decisions: layers of the decoder take part as well; the mixture holds unbiased v
 γ' and β' are rectified for the biased one that the layer then divides by, so that the rectified layer is the mixed
 one exactly; sigmoid channels are the two-class logits (z/2, −z/2), for which GEM's gradient grows with |z| (T is
 clipped to [0.1, 20]) and `loss="entropy"` is there instead; GEM-Aug is left out. At batch 1, α is ½ in every layer.
+
+A step lowers GEM at the temperature it was taken at. The loss of the next takes T anew from logits that have spread, so
+the reported one may rise from step to step.
 """
 
 from typing import Literal
@@ -30,7 +33,7 @@ def gem(logits: Logits, loss: Loss, head: entropy.Head) -> Tensor:
     """Per pixel: T²·H(softmax(z/T)), or with the plain prediction as target (SKD); T twice the spread of z."""
     if loss == "entropy":
         return entropy.entropy(logits, head)
-    z = logits if head == "softmax" else torch.stack([logits, -logits], 1) / 2
+    z = logits if entropy.by_softmax(logits.shape[1], head) else torch.stack([logits, -logits], 1) / 2
     T = (2 * z.detach().std(1, keepdim=True)).clamp(*TEMPERATURES)
     log_p = F.log_softmax(z / T, 1)
     target = log_p.exp() if loss == "gem-t" else z.detach().softmax(1)
@@ -54,10 +57,7 @@ class DomainAdaptor(GradientAdapter):
     def _adapt(self, images: Images) -> tuple[Logits, Tensor]:
         self.restart()
         self.mode.start(len(images))
-        found = super()._adapt(images)
-        if not self.mode.folded:  # not a single step
-            self.mode.fold()
-        return found
+        return super()._adapt(images)
 
     def _update(self, loss: Tensor) -> None:
         if not self.mode.folded:

@@ -1,5 +1,5 @@
 """Entropy, cross-entropy and mixtures of predictions. A prediction is its logits, so that nothing takes the log of a
-rounded probability; a head says what the logits mean."""
+rounded probability; a head says what the logits mean. One channel has no softmax, and every function says so."""
 
 import math
 from typing import Literal
@@ -9,12 +9,21 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ttdg.errors import UserError
+
 Head = Literal["softmax", "sigmoid"]
+
+
+def by_softmax(channels: int, head: Head) -> bool:
+    """Whether the channels are classes of one softmax, which takes two: of one it is always 1 and has no gradient."""
+    if head == "softmax" and channels == 1:
+        raise UserError('this network gives one channel, for which softmax is always 1; say head="sigmoid"')
+    return head == "softmax"
 
 
 def entropy(logits: Float[Tensor, "b c *hw"], head: Head = "softmax") -> Float[Tensor, "b *hw"]:
     """H(p) in nats: over classes (softmax), or the mean over channels of the binary entropy (sigmoid)."""
-    if head == "softmax":
+    if by_softmax(logits.shape[1], head):
         log_p = F.log_softmax(logits, 1)
         return -(log_p.exp() * log_p).sum(1)
     return binary_entropy(logits).mean(1)
@@ -35,25 +44,25 @@ def half_entropy(logits: Float[Tensor, "b c *hw"]) -> Float[Tensor, "b *hw"]:
 
 def surprise_of_likeliest(logits: Float[Tensor, "b c *hw"], head: Head = "softmax") -> Float[Tensor, "b *hw"]:
     """Cross-entropy to the prediction's own hard labels: −log of the likeliest class, or of each channel's side."""
-    if head == "softmax":
+    if by_softmax(logits.shape[1], head):
         return -F.log_softmax(logits, 1).amax(1)
     return F.softplus(-logits.abs()).mean(1)
 
 
 def largest(classes: int, head: Head) -> float:
     """The entropy of a uniform prediction."""
-    return math.log(classes if head == "softmax" else 2)
+    return math.log(classes if by_softmax(classes, head) else 2)
 
 
 def probabilities(logits: Float[Tensor, "b c *hw"], head: Head) -> Float[Tensor, "b c *hw"]:
-    return logits.softmax(1) if head == "softmax" else logits.sigmoid()
+    return logits.softmax(1) if by_softmax(logits.shape[1], head) else logits.sigmoid()
 
 
 def cross_entropy(
     logits: Float[Tensor, "b c *hw"], target: Float[Tensor, "b c *hw"], head: Head = "softmax"
 ) -> Float[Tensor, "b *hw"]:
     """−Σ q log p per pixel, q being the prediction of the logits `target`; sigmoid channels are averaged."""
-    if head == "softmax":
+    if by_softmax(logits.shape[1], head):
         return -(target.softmax(1) * F.log_softmax(logits, 1)).sum(1)
     return F.binary_cross_entropy_with_logits(logits, target.sigmoid(), reduction="none").mean(1)
 
@@ -68,7 +77,7 @@ def mixture(
     n = len(members)
     log_w = members.new_full((n, 1, 1), -math.log(n)) if weights is None else weights.log()
     log_w = log_w.reshape(*log_w.shape, *[1] * (members.dim() - 3))
-    if head == "softmax":
+    if by_softmax(members.shape[2], head):
         return torch.logsumexp(F.log_softmax(members, 2) + log_w, 0)
     yes, no = (torch.logsumexp(F.logsigmoid(sign * members) + log_w, 0) for sign in (1, -1))
     return yes - no
@@ -76,7 +85,7 @@ def mixture(
 
 def foreground(logits: Float[Tensor, "b c *hw"], head: Head = "softmax") -> Bool[Tensor, "b r *hw"]:
     """The masks a prediction stands for: every class but the background, or every sigmoid channel."""
-    if head == "sigmoid":
+    if not by_softmax(logits.shape[1], head):
         return logits > 0
     classes = torch.arange(1, logits.shape[1], device=logits.device)
     return logits.argmax(1, keepdim=True) == classes.view(-1, *[1] * (logits.dim() - 2))

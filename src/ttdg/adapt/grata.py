@@ -2,8 +2,9 @@
 
 Chen et al., Gradient Alignment Improves Test-Time Adaptation for Medical Image Segmentation, AAAI 2025.
 
-Decisions: full binary entropy (or that of the softmax) where the release minimises −p log p alone
-(`entropy_form="half"` imitates it); photometric views are drawn on the device and keep each image's range, so any
+Decisions: full binary entropy, averaged over channels (or that of the softmax), where the release minimises −p log p
+alone, summed over channels (`entropy_form="half"` imitates it, for sigmoid heads; the virtual step is the raw gradient,
+so the sum makes it longer); photometric views are drawn on the device and keep each image's range, so any
 normalisation of the input will do; teacher and student both stand at the virtual step, as published.
 """
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from ttdg.adapt import batchnorm, entropy, symmetries
 from ttdg.adapt.adapter import Adapter, GradientAdapter, Images, Logits, Method
+from ttdg.errors import UserError
 
 
 def cosine(a: list[Tensor], b: list[Tensor]) -> Tensor:
@@ -73,8 +75,9 @@ class Grata(GradientAdapter):
             self.apply(pseudo, rate(self.lr, cos))
 
     def _entropy(self, logits: Logits) -> Tensor:
-        half = self.form == "half"
-        return (entropy.half_entropy(logits) if half else entropy.entropy(logits, self.head)).mean()
+        if self.form == "half":
+            return entropy.half_entropy(logits).mean() * logits.shape[1]
+        return entropy.entropy(logits, self.head).mean()
 
     def reset(self) -> None:
         super().reset()
@@ -90,6 +93,10 @@ def grata(
     entropy_form: Literal["full", "half"] = "full",
     seed: int = 0,
 ) -> Adapter:
+    if entropy_form == "half" and head != "sigmoid":
+        raise UserError(
+            'entropy_form="half" is of sigmoid channels; say head="sigmoid", or entropy_form="full"'
+        )
     return Grata(network, lr=lr, steps=steps, head=head, form=entropy_form, seed=seed)
 
 
@@ -103,6 +110,6 @@ METHOD = Method(
     backwards=2,
     predict="after",
     paper="Chen et al., AAAI 2025",
-    origin="Adam 1e-4, six views, photometric strengths: as published; full entropy is ours",
+    origin="Adam 1e-4, six views, photometric strengths: as published; full entropy, averaged over channels, is ours",
     needs=("BatchNorm",),
 )

@@ -11,6 +11,8 @@ channel (`mapping="element"` is the published form, one for each place, for imag
 each other's style, none its own. At batch 1 the release mixes an image with itself, so its loss, and its adaptation, is
 nothing; here the image before stands in, unless `remember=False`. The published factor 1e-6 (0.1 for DomainNet) on the
 loss acts through Adam's ε alone; 0.1 here. Both styles run in one pass. Levels must not be negative (end in ReLU).
+f_w is fitted with Adam at 1e-3 (published: 5e-6, over a whole training). A batch without one finite image leaves no
+trace; the host waits to know.
 """
 
 from typing import Any, Literal
@@ -20,7 +22,7 @@ from torch import Tensor, nn
 
 from ttdg.adapt import batchnorm, halves
 from ttdg.adapt.adapter import Adapter, Images, Logits, Method
-from ttdg.adapt.descent import Descent, clean
+from ttdg.adapt.descent import Descent, clean, worth_a_step
 from ttdg.errors import UserError
 from ttdg.networks import levels
 from ttdg.networks.consistency import ElementWise, MixStyle, pooled
@@ -63,20 +65,26 @@ class Itta:
 
     def _hook(self, number: int) -> Any:
         def hook(module: nn.Module, inputs: Any, x: Tensor) -> Tensor | None:
-            return None if self.maps is None else self.maps[number](x)
+            if self.maps is None or self.sizes[number][1:] not in ((1, 1), x.shape[-2:]):
+                return None  # nothing was learnt yet, or not for images of this size
+            return self.maps[number](x)
 
         return hook
 
     def __call__(self, images: Images) -> Logits:
-        safe = padded(clean(images))
-        self._begin(safe)
-        for _ in range(self.steps):
-            with torch.enable_grad():
-                loss = self.objective(safe)
-            self.descent.step(loss)
-            self.loss = loss.detach()
+        if worth_a_step(images):
+            self._learn(padded(clean(images)))
         with torch.no_grad():
             return self.network(images)
+
+    def _learn(self, images: Images) -> None:
+        self._begin(images)
+        for _ in range(self.steps):
+            with torch.enable_grad():
+                loss = self.objective(images)
+            self.descent.step(loss)
+            self.loss = loss.detach()
+        self.styles.next_batch()
 
     def objective(self, images: Images) -> Tensor:
         """0.1·MSE(f_w(z' − z), 0)."""

@@ -4,7 +4,8 @@ Zhang et al., MEMO: Test Time Robustness via Adaptation and Augmentation, NeurIP
 
 Decisions: the marginal is taken pixel by pixel over views that are turned back (an average over pixels too would
 only ask for a sure share of foreground); views are the symmetries of the square under other lights, the first being
-the image itself; BatchNorm mixes 1/17 of the batch's statistics into the source's, the published N = 16 at one image.
+the image itself, and every call draws the same ones, so that no answer depends on those before it; BatchNorm mixes
+1/17 of the batch's statistics into the source's, the published N = 16 at one image.
 """
 
 import torch

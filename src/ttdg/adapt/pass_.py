@@ -1,4 +1,4 @@
-"""PASS: a prompt on the input and one at the bottleneck, trained online, and the source's answer to fall back on.
+"""PASS: a prompt on the input (and one at the bottleneck), trained online, and the source's answer to fall back on.
 
 Zhang et al., PASS: Test-Time Prompting to Adapt Styles and Semantic Shapes in Medical Image Segmentation, TMI 2024.
 
@@ -7,10 +7,14 @@ bring the encoder's statistics to the source's, and keeps, image by image, the l
 and the source's.
 
 Decisions: the decorator's last convolution and the value's bias start at 0, so that the untrained prompts are the
-identity (published: random); the slow copy holds prompts, γ and β, its BatchNorm statistics stay the source's; Adam's
-moments live on. The fallback compares full entropies of the head; `fallback="half"` is the published −Σp log p/Σp,
-which favours empty masks, without its weights for disc and cup. `objective="entropy"` is the published form for
-prostate (there with lr 1e-2, 1 step, δ 0.6). A bank of prompts meets another image size by interpolation.
+identity (published: random). The encoder's statistics do not depend on the bottleneck's prompt: by default it gets no
+gradient and stays the identity, and only with `objective="entropy"` is it learnt. The slow copy holds prompts, γ and β,
+its BatchNorm statistics stay the source's; Adam's moments live on. The fallback compares full entropies of the head;
+`fallback="half"` is the published −Σp log p/Σp, which favours empty masks, without its weights for disc and cup.
+`objective="entropy"` is after the published form for prostate, which descends the half entropy with lr 1e-2, 1 step,
+δ 0.6, m_min 0.005, begins from the slow copy once a case and answers a case again with its last weights; here it is the
+full entropy, batch by batch. A bank of prompts meets another image size by interpolation. A batch without one finite
+image leaves no trace; the host waits to know.
 """
 
 from typing import Literal
@@ -23,7 +27,7 @@ from torch import Tensor, nn
 from ttdg.adapt import batchnorm, entropy, halves
 from ttdg.adapt.adapter import Adapter, Images, Logits, Method
 from ttdg.adapt.aligned import Aligned
-from ttdg.adapt.descent import Descent, Snapshot, clean
+from ttdg.adapt.descent import Descent, Snapshot, clean, worth_a_step
 from ttdg.networks.segmenter import padded
 
 FIRST_MOMENTUM = 0.1  # m̃₀
@@ -98,6 +102,8 @@ class Pass:
         self.reset()
 
     def __call__(self, images: Images) -> Logits:
+        if not worth_a_step(images):
+            return self.predict_frozen(images)
         safe = clean(images)
         source = self._source_answer(images)
         self.slow.restore()
@@ -111,6 +117,16 @@ class Pass:
         self._use(batchnorm.EVAL)
         with torch.no_grad():
             return self._surer(self._prompted(images), source)
+
+    @torch.no_grad()
+    def predict_frozen(self, images: Images) -> Logits:
+        """The answer without a step, by the weights and prompts that the last batch left or by the source's."""
+        if self.prompts is None:
+            return self.network(images)
+        last = Snapshot([*self._affine.tensors, *self._statistics.tensors])
+        source = self._source_answer(images)
+        last.restore()
+        return self._surer(self._prompted(images), source)
 
     def _use(self, mode: batchnorm.Mode) -> None:
         for layer in self.layers:
@@ -199,8 +215,9 @@ def pass_(
 
 METHOD = Method(
     build=pass_,
-    summary="prompts on image and bottleneck, trained to meet the source's statistics, with the source to fall back on",
-    adapts="prompts, BatchNorm statistics, γ, β of the encoder but for its last layer",
+    summary="a prompt on the image (at the bottleneck too with objective=entropy), trained to meet the source's "
+    "statistics, with the source to fall back on",
+    adapts="prompt on the image, BatchNorm statistics, γ, β of the encoder but for its last layer",
     norm="TRAIN, then EVAL",
     memory=True,
     forwards=4,

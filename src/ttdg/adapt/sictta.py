@@ -8,12 +8,15 @@ its neighbours from the pool, whose statistics it shares.
 
 Decisions: images of a batch are answered one after the other, as if they had come alone, but computed together:
 statistics are taken over groups (an image; an image and its neighbours). The release also stores a soft mask
-that nothing reads, at the cost of a pass: left out. The pool holds 40, not 41. Sigmoid channels are two-class problems,
-their densities averaged. The first image, and any without neighbours, is answered by the anchor.
+that nothing reads, at the cost of a pass: left out. The pool holds 40, not 41, and no bottleneck that is not finite.
+Sigmoid channels are two-class problems, their densities averaged; pixels are drawn with replacement, from the
+image and what it is padded with. The first image, and any without neighbours, is answered by the anchor.
 """
 
 import math
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -59,12 +62,14 @@ def compact_density(
 ) -> Float[Tensor, "b"]:
     """CCD at some pixels: the mean row entropy of softmax(UᵀU), rows of U being unit predictions.
 
-    Small where the classes are predicted apart from each other, each at its own pixels."""
-    z = logits.flatten(2).gather(2, pixels[:, None].expand(-1, logits.shape[1], -1))
-    p = z.softmax(1)[:, None] if head == "softmax" else torch.stack([z.sigmoid(), (-z).sigmoid()], 2)
+    Small where the classes are predicted apart from each other, each at its own pixels. The published 1e-5 in the
+    logarithm is more than what tells sure predictions apart: they tie, which decides who enters the pool."""
+    z = logits.flatten(2).gather(2, pixels[:, None].expand(-1, logits.shape[1], -1)).float()
+    by_softmax = entropy.by_softmax(z.shape[1], head)
+    p = z.softmax(1)[:, None] if by_softmax else torch.stack([z.sigmoid(), (-z).sigmoid()], 2)
     unit = F.normalize(p, dim=2)  # (b, problems, classes, n)
     rows = (unit @ unit.mT).softmax(-1)
-    return torch.special.entr(rows).sum(-1).mean((1, 2))
+    return -(rows * (rows + 1e-5).log()).sum(-1).mean((1, 2))
 
 
 @dataclass(frozen=True)
@@ -96,27 +101,38 @@ class Sictta:
     @torch.no_grad()
     def __call__(self, images: Images) -> Logits:
         inputs = padded(images)
-        answers = self.network.decode(self.network.encode(inputs))  # the anchor's
-        batchnorm.use(self.network, Groups(1))
-        bottlenecks = self.network.encode(inputs)[-1]
-        waiting: dict[int, list[Friends]] = {}
-        for row, doubt in enumerate(self._doubts(answers)):
-            key, image = bottlenecks[row : row + 1], inputs[row : row + 1]
+        answers, keys = self._alone(inputs)
+        friends: list[Friends] = []
+        for row, doubt in enumerate(self._doubts(answers, keys)):
+            key, image = keys[row : row + 1], inputs[row : row + 1]
             if self.pool.fits(key, image):
-                friends = self._friends(row, key)
-                waiting.setdefault(len(friends.images), []).append(friends)
+                friends.append(self._friends(row, key))
             if self._reliable(doubt):
                 self.pool.push(key, image)
-        for groups in waiting.values():
-            answers[[group.row for group in groups]] = self._together(inputs, groups)
-        batchnorm.use(self.network, batchnorm.EVAL)
-        return halves.cut(answers, images)
+        return halves.cut(self._among(friends, inputs, answers), images)
 
-    def _doubts(self, logits: Logits) -> list[float]:
-        """Of every image in the batch: the one moment the host waits, since they decide what the pool holds."""
+    @torch.no_grad()
+    def predict_frozen(self, images: Images) -> Logits:
+        """The answer with neighbours from the pool as it is; no image enters it, and nothing is drawn."""
+        inputs = padded(images)
+        answers, keys = self._alone(inputs)
+        found = self.pool.fits(keys, inputs)
+        friends = [self._friends(row, key[None]) for row, key in enumerate(keys)] if found else []
+        return halves.cut(self._among(friends, inputs, answers), images)
+
+    def _alone(self, inputs: Images) -> tuple[Float[Tensor, "b l h w"], Float[Tensor, "b q y x"]]:
+        """The anchor's answers, and each image's bottleneck under its own statistics."""
+        answers = self.network.decode(self.network.encode(inputs))
+        with self._under(Groups(1)):
+            return answers, self.network.encode(inputs)[-1]
+
+    def _doubts(self, logits: Logits, keys: Float[Tensor, "b q y x"]) -> list[float]:
+        """Of every image in the batch, NaN where the bottleneck is not finite: the one moment the host waits, since
+        they decide what the pool holds."""
         count = logits[0, 0].numel()
         pixels = torch.randint(count, (len(logits), self.pixels), generator=self.generator)
-        return compact_density(logits, pixels.to(logits.device), self.head).tolist()
+        density = compact_density(logits, pixels.to(logits.device), self.head)
+        return density.where(keys.flatten(1).isfinite().all(1), torch.nan).tolist()
 
     def _friends(self, row: int, key: Float[Tensor, "1 c h w"]) -> Friends:
         """q' = (1−r) q + r Σ softmax(cos) q_j, r = mean cos, over the nearest in the pool."""
@@ -126,15 +142,35 @@ class Sictta:
         blended = (1 - r) * key[0] + r * torch.einsum("k,kchw->chw", cosine[0].softmax(0), keys)
         return Friends(row, blended, images)
 
+    def _among(
+        self, friends: list[Friends], inputs: Images, answers: Float[Tensor, "b l h w"]
+    ) -> Float[Tensor, "b l h w"]:
+        """The answers, those of images with friends given anew in their company."""
+        waiting: dict[int, list[Friends]] = {}
+        for group in friends:
+            waiting.setdefault(len(group.images), []).append(group)
+        for groups in waiting.values():
+            answers[[group.row for group in groups]] = self._together(inputs, groups)
+        return answers
+
     def _together(self, inputs: Images, groups: list[Friends]) -> Float[Tensor, "g l height width"]:
         """Each image decoded in one batch with its friends, from its blended bottleneck."""
         size = 1 + len(groups[0].images)
-        batchnorm.use(self.network, Groups(size))
         stacked = torch.cat([torch.cat([inputs[g.row][None], g.images]) for g in groups])
-        *skips, deepest = self.network.encode(stacked)
-        deepest = deepest.clone()
-        deepest[::size] = torch.stack([g.blended for g in groups])
-        return self.network.decode((*skips, deepest))[::size]
+        with self._under(Groups(size)):
+            *skips, deepest = self.network.encode(stacked)
+            deepest = deepest.clone()
+            deepest[::size] = torch.stack([g.blended for g in groups])
+            return self.network.decode((*skips, deepest))[::size]
+
+    @contextmanager
+    def _under(self, mode: batchnorm.Mode) -> Iterator[None]:
+        """Other statistics for a while; the anchor's again whatever happens."""
+        batchnorm.use(self.network, mode)
+        try:
+            yield
+        finally:
+            batchnorm.use(self.network, batchnorm.EVAL)
 
     def _reliable(self, doubt: float) -> bool:
         """Among the least doubtful of the last images, the share of which tightens while the pool fills."""
@@ -174,7 +210,7 @@ METHOD = Method(
     backwards=0,
     predict="before",
     paper="SicTTA, Medical Image Analysis 2026",
-    origin="as published",
+    origin="a pool of 40, 5 neighbours, 200 pixels: as published",
     needs=("BatchNorm", "encode/decode"),
     reset="continual",
     grid={"neighbours": (1, 3, 5), "capacity": (20, 40)},

@@ -50,8 +50,9 @@ def averaged(
 def recoloured(images: Images, generator: Generator) -> Images:
     """Another light, response, focus and sensor for each image; nothing moves, so a prediction needs no turning back.
 
-    Brightness of each channel, contrast, inverted gamma, noise and blur as GraTa draws them. Each image is
-    brought to [0, 1] by its own extremes and back to them, so any normalisation of the input will do.
+    Brightness of each channel, contrast within each channel's range, inverted gamma within the image's, noise and
+    blur, as strong and as often as in GraTa; but for brightness, the channels of an image share each strength. Each
+    image is brought to [0, 1] by its own extremes and back to them, so any normalisation of the input will do.
     """
     b, c = images.shape[:2]
 
@@ -61,18 +62,24 @@ def recoloured(images: Images, generator: Generator) -> Images:
 
         return torch.where(drawn(1) < share, low + (high - low) * drawn(channels), neutral)
 
-    low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
     x = unit(images) * some(0.5, 1.5, 0.75, 1.0, c)
     mean = x.mean((2, 3), keepdim=True)
-    x = (mean + some(0.5, 1.5, 0.75, 1.0) * (x - mean)).clamp(0, 1)
-    x = 1 - (1 - x) ** some(0.5, 2.0, 0.75, 1.0)
+    x = (mean + some(0.5, 1.5, 0.75, 1.0) * (x - mean)).clamp(*_extremes(x, (2, 3)))
+    dark, light = _extremes(x)
+    x = light - (light - dark) * (1 - unit(x)) ** some(0.5, 2.0, 0.75, 1.0)
     noise = torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
     x = x + some(0.0, 0.05, 0.5, 0.0).sqrt() * noise
     x = blur(x, some(0.5, 1.5, 0.5, 0.0).flatten())
+    low, high = _extremes(images)
     return (low + (high - low) * unit(x)).to(images.dtype)
 
 
 def unit(images: Images) -> Images:
     """Each image by its own extremes in [0, 1]; a constant one becomes zeros."""
-    low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
+    low, high = _extremes(images)
     return (images - low) / (high - low).clamp(min=1e-6)
+
+
+def _extremes(images: Images, over: tuple[int, ...] = (1, 2, 3)) -> tuple[Tensor, Tensor]:
+    """The least and the greatest number of each image, or of each channel of it."""
+    return images.amin(over, keepdim=True), images.amax(over, keepdim=True)

@@ -7,12 +7,14 @@ so no number of this method is TASD's.
 
 Part `tasd-r`: the dictionary (non-negative, sparse, 32 atoms a structure), the regression head, and a convolution that
 corrects the logits by the pasted prior. All fitted to the trained, frozen network: the source model stays every other
-method's, and the uncorrected logits are its own. The original injects the prior while it trains the network.
+method's, and the uncorrected logits are its own. The original injects the prior while it trains the network. Of a
+structure in several pieces the largest is the shape, in the dictionary and in what the head learns. The head's loss
+weighs the coefficients' distance by one over their number (`training/extras.py` says why).
 
 Per batch, from the source again: two photometric views in one pass with BATCH statistics; coefficients must agree
-(squared distance), and masks with each other and with their priors (soft Dice); one Adam step on γ, β, head and
-fusion; the answer is the updated model's on the image itself. Both agreements are also met by a constant answer, hence
-one small step.
+(squared distance, summed for each image), and masks with each other and with their priors (soft Dice); one Adam step on
+γ, β, head and fusion; the answer is the updated model's on the image itself. Both agreements are also met by a constant
+answer, hence one small step.
 """
 
 import torch
@@ -83,7 +85,8 @@ class TasdR:
         logits, codes, prior = self._answer(views)
         masks = logits.softmax(1)[:, 1:] if self.head == "softmax" else logits.sigmoid()
         (one, two), (here, there) = codes.chunk(2), masks.chunk(2)
-        return (one - two).square().mean() + disagreement(here, there) + disagreement(masks, prior)
+        apart = (one - two).square().sum((1, 2)).mean()
+        return apart + disagreement(here, there) + disagreement(masks, prior)
 
     def _answer(self, images: Images) -> tuple[Logits, Float[Tensor, "b n k"], Float[Tensor, "b n h w"]]:
         """Corrected logits, coefficients and prior maps."""
@@ -107,7 +110,7 @@ def tasd_r(network: nn.Module, part: Part, *, lr: float = 1e-4, steps: int = 1, 
 METHOD = Method(
     build=tasd_r,
     summary="a reconstruction of TASD: two views must agree on masks and on shapes from a source dictionary",
-    adapts="BatchNorm γ, β",
+    adapts="BatchNorm γ, β, shape head and fusion",
     norm="BATCH",
     memory=False,
     forwards=3,

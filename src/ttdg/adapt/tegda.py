@@ -5,7 +5,8 @@ Zhou et al., TEGDA: Test-time Evaluation-Guided Dynamic Adaptation for Medical I
 Decisions: dropout acts on the deepest map and the decoder alone runs again, so that networks without dropout layers, as
 all our source models are, can be evaluated; a structure absent from all predictions is a perfect agreement; the bank
 keeps the best-evaluated images (the release: those above the 95th percentile of the stream); the teacher moves by
-a·teacher + (1−a)·student, as in the release's 2-D file (its 3-D file has it the other way round); all weights learn.
+a·teacher + (1−a)·student, as in the release's 2-D file (its 3-D file has it the other way round); all weights learn
+(the release leaves the last layer out).
 """
 
 import copy

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ttdg.adapt import batchnorm, entropy
 from ttdg.adapt.adapter import Adapter, GradientAdapter, Method
+from ttdg.errors import UserError
 
 
 def tent(
@@ -26,6 +27,10 @@ def tent(
     entropy_form: Literal["full", "half", "hard"] = "full",
     predict: Literal["before", "after"] = "before",
 ) -> Adapter:
+    if entropy_form == "half" and head != "sigmoid":
+        raise UserError(
+            'entropy_form="half" is of sigmoid channels; say head="sigmoid", or entropy_form="full"'
+        )
     batchnorm.use(network, batchnorm.BATCH)
 
     def objective(logits: Tensor) -> Tensor:

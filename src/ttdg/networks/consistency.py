@@ -41,7 +41,8 @@ class ElementWise(nn.Module):
 
 class MixStyle:
     """Hooks in an encoder that give the second half of a batch the style of other images of the first half, mixed with
-    its own. At batch 1 nobody else is there: the image before it stands in where `remember` is set, else nothing."""
+    its own. At batch 1 nobody else is there: the image before it stands in where `remember` is set, else nothing. Call
+    `next_batch` after a batch's last pass: until then the image before stays the one before the batch."""
 
     def __init__(self, producers: list[nn.Module], seed: int, remember: bool = True) -> None:
         self.levels = [level for level in LEVELS if level < len(producers)] or [0]
@@ -65,11 +66,11 @@ class MixStyle:
                 return None
             own, other = x.chunk(2)
             now = statistics(own)
-            before = self.past.get(level)
-            self.past[level] = (now[0][-1:], now[1][-1:])
+            self.met[level] = (now[0][-1:], now[1][-1:])
             if level != self.level:
                 return None
-            return torch.cat([own, mixed(other, self._partners(now, before), self._weights(other))])
+            partners = self._partners(now, self.past.get(level))
+            return torch.cat([own, mixed(other, partners, self._weights(other))])
 
         return hook
 
@@ -85,6 +86,10 @@ class MixStyle:
     def reset(self) -> None:
         self.rng = np.random.default_rng(self.seed)
         self.past: dict[int, Statistics] = {}
+        self.met: dict[int, Statistics] = {}  # of the last image, in this batch's latest pass
+
+    def next_batch(self) -> None:
+        self.past, self.met = self.met, {}
 
     def remove(self) -> None:
         for handle in self.handles:
