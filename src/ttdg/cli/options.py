@@ -98,7 +98,8 @@ def parse_settings(pairs: list[str] | None) -> dict[str, Any]:
 
 
 def in_words(options: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in options.items()) or "no options"
+    said = (f"{name} {f'{v:.4g}' if isinstance(v, float) else v}" for name, v in options.items())
+    return ", ".join(said) or "no options"
 
 
 def _value(text: str) -> Any:
