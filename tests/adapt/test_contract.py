@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import ttdg
-from ttdg.adapt import METHODS, adapt, batchnorm, defaults, halves
+from ttdg.adapt import LEAST, METHODS, adapt, batchnorm, checked, defaults, halves
 from ttdg.adapt.domain_adaptor import ADAMIX
 from ttdg.errors import UserError
 
@@ -358,6 +358,15 @@ def test_a_method_says_all_of_itself(name):
     assert set(method.needs) <= {"BatchNorm", "encode/decode", "dropout", "batch ≥ 2"}
     assert set(method.grid) <= set(defaults(name))
     assert math.prod(len(values) for values in method.grid.values()) <= 6, "the budget of tuning is six"
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_an_option_out_of_its_range_is_refused_in_words(method):
+    for name in defaults(method).keys() & LEAST.keys():
+        for value in (LEAST[name] - 1, *([math.nan, math.inf] if name == "lr" else [])):
+            with pytest.raises(UserError, match=f"option {name} of '{method}' is {LEAST[name]} or more"):
+                checked(method, name, value)
+        assert checked(method, name, LEAST[name]) == LEAST[name]
 
 
 def test_the_package_is_also_the_verb(ready):

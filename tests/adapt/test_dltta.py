@@ -70,8 +70,6 @@ def test_a_memory_smaller_than_the_neighbours_is_warm_when_it_is_full(ready):
         rates.append(adapter.rate)
     assert rates[:2] == [1e-3] * 2
     assert rates[2] != 1e-3
-    with pytest.raises(UserError, match="capacity and neighbours of 1 or more"):
-        ready("dltta").adapt("dltta", capacity=0)
 
 
 @pytest.mark.parametrize("rule", ["exponential", "linear"])

@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from ttdg.adapt import adapt, batchnorm, entropy, symmetries
-from ttdg.errors import UserError
 
 X = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 
@@ -73,8 +72,3 @@ def test_each_batch_begins_anew():
     first = adapter(X)
     adapter(X + 1)
     assert torch.equal(adapter(X), first)
-
-
-def test_no_view_at_all_is_a_mistake():
-    with pytest.raises(UserError, match="at least one view"):
-        adapt(a_network(), "memo", views=0)

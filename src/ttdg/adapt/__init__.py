@@ -5,6 +5,7 @@ A method is one file with a factory and a `METHOD` that declares what it does, a
 
 import copy
 import inspect
+import math
 import sys
 from collections.abc import Mapping
 from types import ModuleType
@@ -83,6 +84,17 @@ class Trained(Protocol):
     def parts(self) -> Mapping[str, Part]: ...
 
 
+LEAST = {
+    "lr": 0,
+    "steps": 1,
+    "views": 1,
+    "members": 1,
+    "capacity": 1,
+    "neighbours": 1,
+    "pixels": 1,
+}  # of options
+
+
 def adapt(model: nn.Module | Trained, method: str, **options: Any) -> Adapter:
     """An adapter around a copy of the network: `logits = adapter(images)`; `adapter.reset()` is the source again.
 
@@ -113,11 +125,13 @@ def checked(method: str, name: str, value: Any) -> Any:
                 f"option {name} of {method!r} is one of {', '.join(get_args(hint))}, not {value!r}"
             )
     elif hint is float and type(value) is int:
-        return float(value)
+        value = float(value)
     elif isinstance(hint, type) and type(value) is not hint:
         raise UserError(
             f"option {name} of {method!r} is {hint.__name__}, such as {known[name]!r}, not {value!r}"
         )
+    if name in LEAST and not LEAST[name] <= value < math.inf:
+        raise UserError(f"option {name} of {method!r} is {LEAST[name]} or more, not {value!r}")
     return value
 
 

@@ -1,6 +1,5 @@
 """What a method is: a callable that adapts to a batch, then answers it, and can go back to the source."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -90,7 +89,11 @@ class GradientAdapter:
         self.network = network.eval().requires_grad_(False)
         self.objective, self.lr, self.steps, self.predict = objective, lr, steps, predict
         self.parameters: list[Tensor] = [parameter.requires_grad_(True) for parameter in parameters]
-        _check(self.parameters, lr, steps)
+        if not self.parameters:
+            raise UserError(
+                "this network has none of the parameters that the method adapts (BatchNorm with affine=False has no γ "
+                "and β); use method 'norm', which adapts none, or one that adapts all weights"
+            )
         self.loss = torch.tensor(torch.nan)  # of the last step
         self._fused = all(p.is_cuda for p in self.parameters)  # one kernel instead of some hundred
         self.optimiser = optimiser(self.parameters, lr=lr, **({"fused": True} if self._fused else {}))
@@ -154,20 +157,6 @@ class GradientAdapter:
             value.copy_(self._source[name])
         torch._foreach_copy_(self.parameters, self._start)
         forget(self.optimiser)
-
-
-def _check(parameters: Sequence[Tensor], lr: float, steps: int) -> None:
-    if not parameters:
-        raise UserError(
-            "this network has none of the parameters that the method adapts (BatchNorm with affine=False has no γ and "
-            "β); use method 'norm', which adapts none, or one that adapts all weights"
-        )
-    if not 0 <= lr < math.inf:
-        raise UserError(f"lr is the size of a step, 0 or more, not {lr}")
-    if steps < 1:
-        raise UserError(
-            f"steps is how many updates a batch gets, 1 or more, not {steps}; method 'source' makes none"
-        )
 
 
 @torch.no_grad()

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from ttdg.adapt import batchnorm, entropy, halves
 from ttdg.adapt.adapter import Adapter, GradientAdapter, Images, Logits, Method
 from ttdg.adapt.memory import Memory
-from ttdg.errors import UserError
 
 Rule = Literal["exponential", "linear"]
 SHARPNESS = 0.2  # temperature of the softmax over neighbours' cosines
@@ -60,10 +59,6 @@ class Dltta(GradientAdapter):
         self, network: nn.Module, *, lr: float, steps: int, capacity: int, neighbours: int, temperature: float,
         rule: Rule, head: entropy.Head,
     ) -> None:  # fmt: skip
-        if min(neighbours, capacity) < 1:
-            raise UserError(
-                "dltta needs capacity and neighbours of 1 or more: it compares images with remembered ones"
-            )
         self.neighbours = min(neighbours, capacity)
         self.temperature, self.rule, self.head = temperature, rule, head
         self.memory = Memory(capacity)

@@ -14,7 +14,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ttdg.adapt import batchnorm, entropy, symmetries
 from ttdg.adapt.adapter import Adapter, GradientAdapter, Images, Logits, Method
-from ttdg.errors import UserError
 
 
 class OfViews:
@@ -102,8 +101,6 @@ def memo(
     head: entropy.Head = "softmax",
     seed: int = 0,
 ) -> Adapter:
-    if views < 1:
-        raise UserError(f"memo averages over at least one view, not {views}")
     return Memo(network, lr=lr, steps=steps, views=views, alpha=alpha, head=head, seed=seed)
 
 
