@@ -84,15 +84,8 @@ class Trained(Protocol):
     def parts(self) -> Mapping[str, Part]: ...
 
 
-LEAST = {
-    "lr": 0,
-    "steps": 1,
-    "views": 1,
-    "members": 1,
-    "capacity": 1,
-    "neighbours": 1,
-    "pixels": 1,
-}  # of options
+# what an option must be at least
+LEAST = {"lr": 0, "steps": 1, "views": 1, "members": 1, "capacity": 1, "neighbours": 1, "pixels": 1}
 
 
 def adapt(model: nn.Module | Trained, method: str, **options: Any) -> Adapter:

@@ -6,10 +6,11 @@ Decisions: a sample is a pixel (of each channel, for sigmoid heads). The publish
 thousand classes, lies above the entropy of any healthy segmentation: taken over as it is, it resets at every step and
 SAR becomes PTBN. So both thresholds are shares of the largest entropy ln C: margin 0.4 as published, recovery
 0.2/ln 1000 ≈ 0.029. A well trained model is surer still (some 0.02 on the demo's hospitals, seen or not, with C = 3),
-so recovery is never asked for above half the loss that the stream began with, before anything had moved. `counts` says
-how often it recovered. Only BatchNorm adapts (published: GroupNorm and LayerNorm too). Layers named `layer4`, the
-ResNet's last stage, stay as they are, as published; the decoder adapts, and so does all of an encoder without such a
-name. A batch without a sure pixel updates nothing. The host waits once a step, for the loss that decides.
+so recovery is never asked for above half the loss that the stream began with, before anything had moved; a stream that
+begins with an image of no doubt at all never recovers. `counts` says how often others did. Only BatchNorm adapts
+(published: GroupNorm and LayerNorm too). Layers named `layer4`, the ResNet's last stage, stay as they are, as
+published; the decoder adapts, and so does all of an encoder without such a name. A batch without a sure pixel updates
+nothing. The host waits once a step, for the loss that decides.
 """
 
 import math

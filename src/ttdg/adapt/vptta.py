@@ -83,6 +83,7 @@ class Vptta:
         low = self._window(images).read(images)
         keys = low.abs().nan_to_num()
         self.seen += len(images)
+        self.mode.rho = warmth(self.seen, self.warm)
         self._start(keys)
         prompt, share = self.prompt.detach()[: len(images)], self._share(images)
         for _ in range(self.steps):
@@ -136,8 +137,7 @@ class Vptta:
         return torch.einsum("bm,bmckl->bckl", weights, self.memory.columns[1][rows])
 
     def _share(self, images: Images) -> Float[Tensor, "1"]:
-        """λ for what has been seen so far, for the passes here and, as a number, for who asks the network itself."""
-        self.mode.rho = warmth(self.seen, self.warm)
+        """λ, where the images lie."""
         return images.new_full((1,), self.mode.rho)
 
     def _window(self, images: Images) -> Window:

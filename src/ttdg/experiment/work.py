@@ -107,9 +107,7 @@ def score_job(job: Scoring, place: Place) -> tuple[dict[str, Any], list[Row]]:
         "batches": sum(-(-len(cases) // job.batch) for cases in opened.orders.values()),
         "forwards": passes.forwards,
         "backwards": passes.backwards,
-        "counts": dict(
-            getattr(opened.adapter, "counts", {})
-        ),  # of what a method did, SAR's recoveries for instance
+        "counts": dict(getattr(opened.adapter, "counts", {})),  # what a method says it did
         "adapting_seconds": seconds,
         "all_seconds": time.perf_counter() - start,
         "peak_bytes": peak_bytes(device),

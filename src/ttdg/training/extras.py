@@ -123,7 +123,7 @@ def tasd_r(job: Fitting) -> Part:
     """TASD-R's dictionary of shapes, then its head: seg loss + w‖â − a*‖₁ + ½ Dice of the prior.
 
     w is one over the number of coefficients. With w = 1 the head says little more than 0, the median of sparse codes,
-    and its priors stay almost empty: Dice 0.16 instead of 0.57 on held-out images of the demo's sites, 300 steps.
+    and its priors stay almost empty (seen in trials on the demo's sites).
     """
     structures = len(job.benchmark.labels) - 1
     head = ShapeHead(job.channels()[-1], structures + 1, structures, ATOMS).to(job.device)
