@@ -1,0 +1,79 @@
+"""What changes when a benchmark is run again: two runs' records side by side, as Markdown.
+
+    python experiments/rerun.py before/docs/records/polyp-methods docs/records/polyp-methods
+
+Scorings that both have (the same job, options and model weights) are compared image by image. GPUs do not add up
+gradients in one order, and some methods make much of the last bit.
+"""
+
+import argparse
+from pathlib import Path
+
+import polars as pl
+
+from ttdg.experiment.frame import Table, read_table
+from ttdg.experiment.jobs import Scoring
+
+IMAGE = ["job", "target", "site", "case", "region"]
+
+
+def dice(table: Table, name: str) -> pl.DataFrame:
+    rows = table.rows.with_columns(pl.col(*IMAGE, "metric").cast(pl.String))
+    return rows.filter(pl.col("metric") == "dice").select(*IMAGE, pl.col("value").alias(name))
+
+
+def shared(before: Table, after: Table) -> pl.DataFrame:
+    """job, method and batch of the scorings that answer the same question with the same model."""
+    lines = []
+    for key in before.about.keys() & after.about.keys():
+        job, old, new = after.run.jobs[key], before.about[key], after.about[key]
+        if isinstance(job, Scoring) and (old["options"], old["model"]) == (new["options"], new["model"]):
+            lines.append((key, job.method, job.batch))
+    return pl.DataFrame(lines, ["job", "method", "batch"], orient="row")
+
+
+def compare(before: Table, after: Table) -> pl.DataFrame:
+    """By method and batch size: scorings, those without a difference, and the differences in points of Dice."""
+    each = dice(before, "old").join(dice(after, "new"), on=IMAGE).join(shared(before, after), on="job")
+    apart = 100 * (pl.col("new") - pl.col("old"))
+    by_job = each.group_by("method", "batch", "job").agg(
+        (apart == 0).all().alias("same"), apart.abs().max().alias("largest"), apart.mean().alias("moved")
+    )
+    return by_job.group_by("method", "batch").agg(
+        pl.len().alias("scorings"), pl.col("same").sum(), pl.col("largest").max(), pl.col("moved").mean(),
+        pl.col("moved").abs().max().alias("most"),
+    ).sort("batch", "method", descending=[True, False])  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path)
+    options = parser.parse_args()
+    before, after = read_table(options.before), read_table(options.after)
+    models = {
+        (about["model"], after.about[key]["model"])
+        for key, about in before.about.items()
+        if key in after.about
+    }
+    print(f"{len(models)} models, {sum(old == new for old, new in models)} of them equal bit for bit\n")
+    columns = (
+        "method",
+        "batch",
+        "scorings",
+        "all equal",
+        "an image, at most",
+        "a stream, at most",
+        "on average",
+    )
+    print(f"| {' | '.join(columns)} |")
+    print("|---|---|---|---|---|---|---|")
+    for row in compare(before, after).iter_rows(named=True):
+        print(f"| `{row['method']}` | {row['batch']} | {row['scorings']} | {row['same']} | {row['largest']:.2f} "
+              f"| {row['most']:.2f} | {row['moved']:+.2f} |")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
