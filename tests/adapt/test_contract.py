@@ -3,7 +3,9 @@
 import copy
 import inspect
 import math
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +13,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import ttdg
-from ttdg.adapt import LEAST, METHODS, adapt, batchnorm, checked, defaults, halves
+from ttdg.adapt import METHODS, adapt, batchnorm, checked, defaults, halves
 from ttdg.adapt.domain_adaptor import ADAMIX
+from ttdg.adapt.ranges import RANGES
 from ttdg.errors import UserError
 
 ALL = sorted(METHODS)
@@ -95,7 +98,11 @@ def mode_of(name: str) -> batchnorm.Mode:
     norm = METHODS[name].norm
     if norm in MODES:
         return MODES[norm]
-    return batchnorm.Mix(defaults(name)[norm[4:-1]])
+    assert norm.startswith("MIX("), (
+        f"{norm!r} is no word of MODES, at the head of this file; add a line there"
+    )
+    share = norm[4:-1]  # an option of the method, or a number
+    return batchnorm.Mix(defaults(name)[share] if share in defaults(name) else float(share))
 
 
 def plain(network: nn.Module, mode: batchnorm.Mode, images: torch.Tensor) -> torch.Tensor:
@@ -237,6 +244,22 @@ def test_batches_may_differ_in_size(name, ready):
         assert adapter(some_images(count, size=size)).shape == (count, 2, size, size)
 
 
+@pytest.mark.parametrize("name", [name for name in GRADIENT if "lr" in defaults(name)])
+def test_the_first_answer_depends_on_the_rate_only_after_the_update(name, ready):
+    """Whether a method answers before or after its update is what it declares."""
+    once = {"steps": 1} if "steps" in defaults(name) else {}
+    answers = [ready(name).adapt(name, lr=lr, **once)(some_images()) for lr in (0.0, 0.1)]
+    assert torch.equal(*answers) is (METHODS[name].predict == "before")
+
+
+@pytest.mark.parametrize("name", GRADIENT)
+def test_only_a_method_that_says_so_does_nothing_with_one_image(name, ready):
+    source = ready(name)
+    one = some_images(1, size=32)
+    still = torch.equal(source.adapt(name)(one), source.adapt("source")(one))
+    assert still is ("batch ≥ 2" in METHODS[name].needs)
+
+
 def convolutions(network: nn.Module) -> list[nn.Module]:
     """In the order they run: a pass may go through the first half alone, or end or begin between the halves."""
     order: list[nn.Module] = []
@@ -360,13 +383,23 @@ def test_a_method_says_all_of_itself(name):
     assert math.prod(len(values) for values in method.grid.values()) <= 6, "the budget of tuning is six"
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
-def test_an_option_out_of_its_range_is_refused_in_words(method):
-    for name in defaults(method).keys() & LEAST.keys():
-        for value in (LEAST[name] - 1, *([math.nan, math.inf] if name == "lr" else [])):
-            with pytest.raises(UserError, match=f"option {name} of '{method}' is {LEAST[name]} or more"):
+FREE = {"seed", "recover"}  # numbers without a bound: SAR's threshold may be −∞, which is never
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_a_number_out_of_its_range_is_refused_in_words(method):
+    numbers = {name for name, value in defaults(method).items() if type(value) in (int, float)} - FREE
+    assert numbers <= RANGES.keys(), "a new option needs a line in ttdg/adapt/ranges.py"
+    for name in numbers:
+        bounds = RANGES[name]
+        beyond = [bounds.low - 1, *([bounds.high + 1] if bounds.high < math.inf else [])]
+        for value in (*map(type(defaults(method)[name]), beyond), *([bounds.low] if bounds.above else [])):
+            with pytest.raises(UserError, match=re.escape(f"option {name} of '{method}' is {bounds}, not")):
                 checked(method, name, value)
-        assert checked(method, name, LEAST[name]) == LEAST[name]
+        if type(defaults(method)[name]) is float:
+            with pytest.raises(UserError, match="not nan"):
+                checked(method, name, math.nan)
+        assert checked(method, name, defaults(method)[name]) == defaults(method)[name]
 
 
 def test_the_package_is_also_the_verb(ready):
@@ -385,3 +418,22 @@ def test_wrong_names_are_answered_with_the_right_ones(ready):
     with pytest.raises(UserError, match="option head of 'tent' is one of softmax, sigmoid, not 'linear'"):
         adapt(network, "tent", head="linear")
     assert adapt(network, "alpha-bn", alpha=1)
+
+
+CLAUSES = [
+    clause for title, clause in globals().items()
+    if title.startswith("test_") and list(inspect.signature(clause).parameters) == ["name", "ready"]
+    and "halves" not in title  # the example's network need not have them
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("clause", CLAUSES, ids=lambda clause: clause.__name__)
+def test_the_example_of_the_docs_keeps_the_contract(clause, ready, monkeypatch):
+    """docs/adding.md, copied as it stands."""
+    text = (Path(__file__).parents[2] / "docs" / "adding.md").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    assert code is not None
+    example: dict = {}
+    exec(code[1], example)
+    monkeypatch.setitem(METHODS, "my-method", example["METHOD"])
+    clause("my-method", ready)

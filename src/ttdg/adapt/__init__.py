@@ -5,7 +5,6 @@ A method is one file with a factory and a `METHOD` that declares what it does, a
 
 import copy
 import inspect
-import math
 import sys
 from collections.abc import Mapping
 from types import ModuleType
@@ -41,6 +40,7 @@ from ttdg.adapt import (
     vptta,
 )
 from ttdg.adapt.adapter import Adapter, Fixed, GradientAdapter, Method
+from ttdg.adapt.ranges import RANGES
 from ttdg.errors import UserError, near_miss
 from ttdg.parts import Part, wanted
 
@@ -84,10 +84,6 @@ class Trained(Protocol):
     def parts(self) -> Mapping[str, Part]: ...
 
 
-# what an option must be at least
-LEAST = {"lr": 0, "steps": 1, "views": 1, "members": 1, "capacity": 1, "neighbours": 1, "pixels": 1}
-
-
 def adapt(model: nn.Module | Trained, method: str, **options: Any) -> Adapter:
     """An adapter around a copy of the network: `logits = adapter(images)`; `adapter.reset()` is the source again.
 
@@ -123,8 +119,8 @@ def checked(method: str, name: str, value: Any) -> Any:
         raise UserError(
             f"option {name} of {method!r} is {hint.__name__}, such as {known[name]!r}, not {value!r}"
         )
-    if name in LEAST and not LEAST[name] <= value < math.inf:
-        raise UserError(f"option {name} of {method!r} is {LEAST[name]} or more, not {value!r}")
+    if hint in (int, float) and name in RANGES and value not in RANGES[name]:
+        raise UserError(f"option {name} of {method!r} is {RANGES[name]}, not {value!r}")
     return value
 
 

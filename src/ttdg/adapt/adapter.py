@@ -38,7 +38,7 @@ class Method:
     build: Callable[..., Adapter]
     summary: str
     adapts: str  # what changes: "nothing", "BatchNorm γ, β", …
-    norm: str  # BatchNorm statistics: EVAL, BATCH, TRAIN or MIX(ρ)
+    norm: str  # BatchNorm statistics: EVAL, BATCH, MIX(option or number), …: MODES of the contract test
     memory: bool  # does a batch leave something behind for the next?
     forwards: int  # network passes a batch with default options: six views are six; where the data decides, the most;
     backwards: int  # … and backward passes; of a network in two halves, those through the busier half
@@ -49,6 +49,11 @@ class Method:
     parts: tuple[str, ...] = ()  # from source time, in the order `build` takes them after the network
     reset: Literal["episodic", "online", "continual"] = "online"  # the policy it was published with
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # for `ttdg tune`, if not lr × steps
+
+    @property
+    def reconstructed(self) -> bool:
+        """Nobody published its code, nor all it would take to write it."""
+        return self.paper.startswith("reconstructed")
 
 
 class Fixed:

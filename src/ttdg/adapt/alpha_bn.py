@@ -8,12 +8,9 @@ from torch import nn
 
 from ttdg.adapt import batchnorm
 from ttdg.adapt.adapter import Adapter, Fixed, Method
-from ttdg.errors import UserError
 
 
 def alpha_bn(network: nn.Module, *, alpha: float = 0.1) -> Adapter:
-    if not 0 <= alpha <= 1:
-        raise UserError(f"alpha is the weight of the test batch's statistics, between 0 and 1, not {alpha}")
     batchnorm.use(network, batchnorm.Mix(alpha))
     return Fixed(network)
 

@@ -227,4 +227,5 @@ METHOD = Method(
     origin="as published for fundus; prompts start as the identity and the fallback is the full entropy (ours)",
     needs=("BatchNorm", "encode/decode"),
     reset="continual",
+    grid={"lr": (5e-4, 5e-3, 5e-2), "steps": (1, 2)},
 )
