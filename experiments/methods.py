@@ -99,8 +99,7 @@ def by_site(found: Mapping[str, Found]) -> Iterator[str]:
 
 
 def label(method: str) -> str:
-    rebuilt = METHODS[method].paper.startswith("reconstructed")
-    return f"`{method}`{' (reconstruction)' if rebuilt else ''}"
+    return f"`{method}`{' (reconstruction)' if METHODS[method].reconstructed else ''}"
 
 
 def methods_of(found: Mapping[str, Found]) -> list[str]:

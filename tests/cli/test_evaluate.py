@@ -2,14 +2,20 @@
 
 import json
 import shutil
+from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 import yaml
 from typer.testing import CliRunner
 
+from ttdg.adapt import METHODS
 from ttdg.cli import app
 from ttdg.data import find_sites, split
 from ttdg.errors import UserError
+from ttdg.experiment.records import read
+from ttdg.parts import Part, save_part
 from ttdg.training import save
 from ttdg.training.checkpoint import read_card
 
@@ -24,12 +30,12 @@ def model(tmp_path, disc_model):
 def evaluate(model, discs):
     """Its output; what it raises is raised."""
 
-    def run(*arguments, data=discs, site="west"):
+    def run(*arguments, data=discs, site="west", stderr=False):
         given = ["evaluate", "-m", model, "-d", data, "--site", site, "--device", "cpu", *arguments]
         result = CliRunner().invoke(app, list(map(str, given)), env={"COLUMNS": "200", "TERM": "dumb"})
         if result.exception:
             raise result.exception
-        return result.output
+        return result.stderr if stderr else result.output
 
     return run
 
@@ -38,8 +44,9 @@ def evaluate(model, discs):
 def tuned(tmp_path, model):
     """A file as `ttdg tune` writes it, or as `ttdg report` packs the searches of a run."""
 
-    def write(*, sha256=None, sources=("east",), packed=False, alpha=0.4):
+    def write(*, sha256=None, sources=("east",), packed=False, alpha=0.4, batch=4):
         about = {"model": sha256 or read_card(model).sha256, "sources": list(sources)}
+        about |= {"search": {"batch": batch}} if packed else {"batch": batch}
         mine = {"chosen": {"alpha": alpha}, "dice": 90.0, "trials": []}
         other = {
             **about,
@@ -66,6 +73,7 @@ def test_chosen_options_are_used_said_and_written_and_so_are_missing_ones(evalua
     assert "source: no options\n" in output
     assert f"tent: not in {file}, runs with its defaults: lr 0.0001, steps 1" in output
     written = json.loads((out / "options.json").read_text())
+    assert written["tuned"] == str(file)
     assert written["methods"]["alpha-bn"] == {"alpha": 0.4}
     assert written["methods"]["tent"]["lr"] == 1e-4
 
@@ -121,6 +129,87 @@ def test_every_method_is_checked_before_the_first_runs(evaluate, monkeypatch):
         evaluate("--method", "source", "--method", "itta")
 
 
+@pytest.fixture
+def quick(evaluate, monkeypatch):
+    """An evaluation that answers nothing: (site, method) in the order they would have run."""
+    from ttdg.experiment.records import Records
+
+    ran = []
+
+    def instead(model, site, benchmark, setting, **_):
+        ran.append((setting.site, setting.method))
+        return Records((), np.zeros((0, 256)))
+
+    monkeypatch.setattr("ttdg.experiment.site.evaluate_site", instead)
+
+    def run(*arguments, **more):
+        ran.clear()
+        return evaluate(*arguments, stderr=True, **more), list(ran)
+
+    return run
+
+
+def test_methods_and_sites_are_run_once_in_the_order_first_named(quick):
+    said, ran = quick(
+        "--method", "tent, norm", "--method", "source,tent,", "--site", "south", "--site", "west"
+    )
+    assert ran == [(site, method) for site in ("west", "south") for method in ("tent", "norm", "source")]
+    assert said == ""
+
+
+def test_rows_of_what_is_named_twice_are_written_once(evaluate, discs, tmp_path):
+    evaluate("-o", tmp_path / "once", "--method", "norm")
+    evaluate("-o", tmp_path / "twice", "--method", "norm", "--method", "norm", "--site", "west")
+    once, twice = (
+        [(row.site, row.case, row.method, row.region, row.dice) for row in read(tmp_path / name).rows]
+        for name in ("once", "twice")
+    )
+    assert once == twice
+    assert len(once) == len(find_sites(discs)["west"].cases)
+    assert json.loads((tmp_path / "once" / "options.json").read_text())["tuned"] is None
+
+
+def test_all_is_every_method_the_model_has_the_parts_for_and_the_others_are_named(quick, model):
+    said, ran = quick("--method", "tent,all")
+    bare = [name for name, method in METHODS.items() if not method.parts and name != "tent"]
+    assert [method for _, method in ran] == ["tent", *bare]
+    assert said.count("\n") == 1
+    for name in METHODS.keys() - {"tent", *bare}:
+        assert name in said
+    for how in ("prior: make it with `ttdg fit-prior`", "`ttdg train`", "`--with nc-ttt,deynet,tasd-r,itta`"):
+        assert how in said
+    save_part(model, "itta", Part({"a": torch.zeros(1)}), read_card(model).sha256)
+    said, ran = quick("--method", "all")
+    assert "itta" in [method for _, method in ran]
+    assert "itta" not in said
+
+
+def test_a_method_option_that_names_nothing_is_refused(quick):
+    with pytest.raises(UserError, match="--method names no method"):
+        quick("--method", " ,")
+
+
+def test_options_given_by_hand_go_with_one_method_however_the_methods_are_named(quick):
+    for methods in ("tent,sar", "all"):
+        with pytest.raises(UserError, match="--set goes with one method"):
+            quick("--method", methods, "--set", "lr=1e-3")
+    assert quick("--method", "tent,tent", "--set", "lr=1e-3")[1] == [("west", "tent")]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_options_tuned_at_another_batch_are_said_to_be(quick, tuned, packed):
+    common = ("--method", "alpha-bn,source", "--tuned", tuned(packed=packed, batch=4))
+    assert quick(*common, "--batch", 1)[0] == "run here at batch 1, tuned at another: alpha-bn (batch 4)\n"
+    assert quick(*common, "--batch", 4)[0] == ""
+    by_hand = ("--method", "alpha-bn", *common[2:], "--set", "alpha=0.7", "--batch", 1)
+    assert quick(*by_hand)[0] == "", "nothing of what was tuned is used"
+
+
+def test_a_training_site_is_said_to_be_one(quick):
+    assert quick("--site", "east")[0].startswith("east: this model was trained there")
+    assert quick("--site", "south")[0] == ""
+
+
 def test_a_site_that_holds_out_nothing_and_one_without_masks_are_told_apart(evaluate, discs, tmp_path):
     shutil.copytree(discs, tmp_path / "data")
     kept, out = split(find_sites(discs)["west"].cases)
@@ -132,3 +221,11 @@ def test_a_site_that_holds_out_nothing_and_one_without_masks_are_told_apart(eval
     shutil.rmtree(tmp_path / "data" / "west" / "masks")
     with pytest.raises(UserError, match="'west' has images without masks; scoring needs them"):
         evaluate(data=tmp_path / "data")
+
+
+def test_a_method_that_cannot_use_one_image_is_said_so(quick, model, monkeypatch):
+    monkeypatch.setitem(METHODS, "tent", replace(METHODS["tent"], needs=("BatchNorm", "batch ≥ 2")))
+    assert quick("--method", "norm,tent", "--batch", 1)[0].startswith(
+        "tent: one image a batch is answered as `source`"
+    )
+    assert quick("--method", "norm,tent", "--batch", 2)[0] == ""

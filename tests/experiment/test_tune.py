@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from ttdg.adapt import METHODS, defaults
 from ttdg.cli import app
+from ttdg.cli.tune import too_few
 from ttdg.data import Arrays, find_sites, load_benchmark, split
 from ttdg.errors import UserError
 from ttdg.experiment import tune as tuning
@@ -133,6 +134,54 @@ def test_another_search_in_the_file_is_not_written_over(tmp_path, discs, disc_mo
         with pytest.raises(UserError, match="holds no search"):
             raise run(*common, "--hospitals", 2).exception
         assert (tmp_path / "t.yaml").read_text() == text
+
+
+def test_the_images_each_hospital_really_had_are_counted(held_out, disc_model):
+    sizes = [len(arrays.cases) for arrays in held_out]
+    for images in (1, *sizes, 99):
+        search = Search(hospitals=4, images=images, batch=2)
+        streams = (
+            hospital(n, held_out, disc_model.card.benchmark, search, torch.device("cpu")) for n in range(4)
+        )
+        counts = tuple(sum(len(batch.cases) for batch in stream) for stream in streams)
+        assert tuning.images_found(held_out, search) == counts
+    assert max(counts) < 99
+
+
+def test_fewer_images_than_asked_for_are_written_and_said_once(tmp_path, discs, disc_model):
+    card = replace(disc_model.card, sources={"east": {"cases": 10}, "south": {"cases": 10}})
+    save(tmp_path / "model", disc_model.network, card)
+    east, south = (len(split(find_sites(discs)[name].cases)[1]) for name in ("east", "south"))
+    common = ("-m", tmp_path / "model", "-d", discs, "--device", "cpu", "--method", "norm,source", "--method", "norm",
+              "--site", "east", "--site", "south", "--site", "east", "--batch", 1)  # fmt: skip
+    result = run(*common, "-o", tmp_path / "t.yaml", "--hospitals", 3, "--images", 99)
+    assert result.exit_code == 0, result.exception
+    assert result.stderr.count("\n") == 1
+    assert f"no more: {east} of east, {south} of south, {east} of east" in result.stderr
+    written = yaml.safe_load((tmp_path / "t.yaml").read_text())
+    assert (written["images"], written["sources"]) == (99, ["east", "south"])
+    assert [each["found"] for each in written["methods"].values()] == [{1: east, 2: south, 3: east}] * 2
+    enough = run(*common, "-o", tmp_path / "u.yaml", "--hospitals", 3, "--images", min(east, south))
+    assert enough.stderr == ""
+
+
+def test_a_search_on_single_batches_is_said_to_be_blind_to_rates():
+    search, sites = Search(hospitals=2, images=12, batch=4), ["east", "south"]
+    assert "alike at every rate" in too_few((4, 12), sites, search)
+    assert "alike at every rate" not in too_few((5, 12), sites, search)
+    assert too_few((12, 12), sites, search) is None
+
+
+def test_a_search_written_before_images_were_counted_goes_on(tmp_path, discs, disc_model, monkeypatch):
+    save(tmp_path / "model", disc_model.network, disc_model.card)
+    common = ("-m", tmp_path / "model", "-d", discs, "-o", tmp_path / "t.yaml", "--hospitals", 1, "--images", 1,
+              "--device", "cpu", "--method", "norm")  # fmt: skip
+    assert run(*common).exit_code == 0
+    written = yaml.safe_load((tmp_path / "t.yaml").read_text())
+    del written["methods"]["norm"]["found"]
+    (tmp_path / "t.yaml").write_text(yaml.safe_dump(written))
+    monkeypatch.setattr(tuning, "tune", lambda *_: pytest.fail("it was tuned already"))
+    assert run(*common).exit_code == 0
 
 
 def test_a_missing_part_is_said_before_any_search(tmp_path, discs, disc_model, monkeypatch):

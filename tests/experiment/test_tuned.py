@@ -1,13 +1,11 @@
 """Options chosen as part of a run: once a split, on sources alone, for every seed alike."""
 
-import hashlib
-import json
 import multiprocessing
 import os
 import random
 import shutil
 import signal
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -17,14 +15,14 @@ from ttdg.experiment import work as working
 from ttdg.experiment.comparison import views
 from ttdg.experiment.config import parse_config
 from ttdg.experiment.frame import only, pack, read_table
-from ttdg.experiment.jobs import Scoring, Training, Tuning, from_dict, key_of, needs, to_dict
+from ttdg.experiment.jobs import Scoring, Tuning
 from ttdg.experiment.place import Place
 from ttdg.experiment.plan import plan
 from ttdg.experiment.report import write_report
 from ttdg.experiment.rowfile import as_text, read_about, read_rows
 from ttdg.experiment.run import run_jobs
 from ttdg.experiment.runfile import Run, write_run
-from ttdg.experiment.tuned import chosen, options_for, pack_tuned
+from ttdg.experiment.tuned import choices_for, chosen, pack_tuned
 from ttdg.experiment.verify import verify
 from ttdg.experiment.work import score_job, work
 
@@ -60,88 +58,6 @@ def done(tmp_path_factory, discs, world, here):
     return run, place
 
 
-def test_jobs_that_were_there_before_tuning_keep_their_keys(planned):
-    for key, job in planned().jobs.items():
-        fields = asdict(job)
-        fields.pop("tuning", None)
-        kind = "score" if isinstance(job, Scoring) else "train"
-        if kind == "train":
-            later = {"points": 40, "sampling": 4, "edges": 0.0, "tau": 0.1}
-            assert {name: fields["recipe"].pop(name) for name in later} == later
-        text = json.dumps({"format": 1, "kind": kind, **fields}, sort_keys=True)
-        assert key == hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def test_a_tuning_survives_json_and_any_change_of_it_is_another_key(planned):
-    run = planned(TUNED, tune=SEARCH)
-    key, job = next(iter(of(Tuning, run).items()))
-    assert key_of(from_dict(to_dict(job))) == key
-    assert from_dict(to_dict(job)) == job
-    for change in (
-        {"search": {}},
-        {"configurations": ({"alpha": 0.3},)},
-        {"training": "x"},
-        {"method": "dua"},
-    ):
-        assert key_of(replace(job, **change)) != key
-    scoring = next(job for job in of(Scoring, run).values() if job.tuning)
-    assert key_of(replace(scoring, tuning="x")) != key_of(scoring) != key_of(replace(scoring, tuning=None))
-
-
-def test_a_split_is_tuned_once_with_the_first_seed_and_for_all(planned):
-    run = planned(TUNED, tune=SEARCH, seeds=[3, 4])
-    tunings, trainings = of(Tuning, run), of(Training, run)
-    assert len(tunings) == 3
-    assert {trainings[job.training].recipe["seed"] for job in tunings.values()} == {3}
-    for job in of(Scoring, run).values():
-        if job.method == "source":
-            assert job.tuning is None
-        else:
-            sources = trainings[tunings[job.tuning].training].sources
-            assert sources == trainings[job.training].sources
-            assert not set(sources) & set(job.sites)
-            assert "alpha" not in job.defaults
-
-
-def test_the_first_seeds_models_are_trained_though_an_experiment_asks_for_others(planned):
-    run = planned({**TUNED, "seeds": [7]}, tune=SEARCH, seeds=[0])
-    assert sorted(job.recipe["seed"] for job in of(Training, run).values()) == [0, 0, 0, 7, 7, 7]
-
-
-def test_what_a_job_needs_stands_before_it_and_tuning_waits_for_its_parts(planned):
-    run = planned({**TUNED, "methods": ["deynet"]}, tune=SEARCH, seeds=[0, 1])
-    seen = set()
-    for key, job in run.jobs.items():
-        assert seen.issuperset(needs(job))
-        seen.add(key)
-    for job in of(Tuning, run).values():
-        assert {run.jobs[key].training for key in job.fittings.values()} == {job.training}
-        assert job.fittings
-
-
-def test_rows_that_say_their_options_are_left_alone(planned):
-    methods = ["norm", {"method": "alpha-bn", "name": "a", "options": {"alpha": 0.25}},
-               {"method": "tent", "grid": {"lr": [0.1, 0.2]}}]  # fmt: skip
-    assert not of(Tuning, planned({**TUNED, "methods": methods}, tune=SEARCH))
-    assert not of(Tuning, planned({**TUNED, "tuned": False}, tune=SEARCH))
-    both = planned({**TUNED, "methods": ["all", methods[1]]}, tune=SEARCH)
-    assert {"tent", "alpha-bn", "a"} < {entry.label for entry in both.entries}
-
-
-def test_a_row_may_be_tuned_beside_the_option_it_says(planned):
-    entry = {"method": "dua", "name": "d", "options": {"decay": 0.9}, "tuned": True}
-    job = next(iter(of(Tuning, planned({**TUNED, "methods": [entry]}, tune=SEARCH)).values()))
-    assert [point["decay"] for point in job.configurations] == [0.9, 0.9]
-    assert [point["least"] for point in job.configurations] == [0.005, 0.05]
-
-
-def test_tuning_on_nothing_is_a_mistake_that_is_named(planned):
-    with pytest.raises(UserError, match="'main' says `tuned: true`"):
-        planned(TUNED)
-    with pytest.raises(UserError, match="unknown key 'hospital'; did you mean 'hospitals'"):
-        planned(TUNED, tune={"hospital": 3})
-
-
 def test_what_was_chosen_is_written_with_every_trial_and_used(done):
     run, place = done
     for key, job in of(Tuning, run).items():
@@ -151,6 +67,7 @@ def test_what_was_chosen_is_written_with_every_trial_and_used(done):
         assert [trial["options"] for trial in written["trials"]] == list(job.configurations)
         assert written["dice"] == max(trial["dice"] for trial in written["trials"])
         assert written["chosen"] in job.configurations
+        assert (written["search"], written["found"]) == (job.search, {1: 2})
     for key, job in of(Scoring, run).items():
         options = read_about(place.record(key))["options"]
         assert options == (chosen(place.tuned(job.tuning)) if job.tuning else {})
@@ -243,15 +160,10 @@ def test_all_searches_of_a_run_are_packed_as_one_yaml(done, tmp_path):
     }
     assert all(len(each["trials"]) > 1 for each in searches.values())
     for each in searches.values():
-        assert options_for(path, each["model"], [], [each["method"]]) == {each["method"]: each["chosen"]}
+        (choice,) = choices_for(path, each["model"], [], [each["method"]]).values()
+        assert (choice.method, choice.options, choice.batch) == (each["method"], each["chosen"], 2)
         with pytest.raises(UserError, match=f"tuned on {each['sources'][0]}"):
-            options_for(path, each["model"], each["sources"][:1], [each["method"]])
+            choices_for(path, each["model"], each["sources"][:1], [each["method"]])
     (again,) = pack_tuned(tmp_path, tmp_path / "again")
     assert again.read_text() == path.read_text()
     assert pack_tuned(tmp_path / "nothing", tmp_path) == []
-
-
-def test_a_torn_choice_is_one_sentence(tmp_path):
-    (tmp_path / "a.yaml").write_text("chosen")
-    with pytest.raises(UserError, match="does not say what was chosen"):
-        chosen(tmp_path / "a.yaml")

@@ -1,8 +1,8 @@
 """ttdg evaluate: a checkpoint with one or more methods over labelled sites."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,14 +14,17 @@ from ttdg.cli.options import (
     ModelOption,
     SetOption,
     WorkersOption,
-    check_methods,
     choose_device,
     choose_sites,
     in_words,
     open_data,
     parse_settings,
 )
+from ttdg.cli.selection import choose_methods
 from ttdg.errors import UserError
+
+if TYPE_CHECKING:
+    from ttdg.experiment.tuned import Choice
 
 
 def evaluate(
@@ -32,7 +35,9 @@ def evaluate(
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help="source, norm, alpha-bn, tent, …; several times. Default: source.", show_default=False
+            help="source, norm, tent, …; several times or with commas; [bold]all[/bold]: every one whose parts the "
+            "model has. Default: source.",
+            show_default=False,
         ),
     ] = None,
     settings: SetOption = None,
@@ -64,6 +69,8 @@ def evaluate(
 
     Example: [bold]ttdg evaluate -m models/no-etis -d ~/data/polyp -b polyp --site etis --method source --method tent
     -o results/etis[/bold]
+
+    Several methods: [bold]--method source,tent,sar[/bold]; all that this model can run: [bold]--method all[/bold]
     """
     import json
 
@@ -74,7 +81,7 @@ def evaluate(
     from ttdg.experiment.records import joined, write
     from ttdg.experiment.site import evaluate_site
     from ttdg.experiment.tables import render, summarise
-    from ttdg.experiment.tuned import options_for
+    from ttdg.experiment.tuned import choices_for
     from ttdg.files import write_text
     from ttdg.training import load
 
@@ -82,15 +89,24 @@ def evaluate(
         raise UserError(f"--stream is online or episodic, not {stream!r}")
     if cases not in ("all", "held-out"):
         raise UserError(f"--cases is all or held-out, not {cases!r}")
-    methods, given = method or ["source"], parse_settings(settings)
+    given, loaded = parse_settings(settings), load(model, choose_device(device))
+    methods = choose_methods(method or ["source"], loaded.parts)
     if given and len(methods) > 1:
         raise UserError("--set goes with one method; evaluate the methods one by one")
-    loaded = load(model, choose_device(device))
     described, sites = open_data(data, benchmark or None)
     wanted = choose_sites(sites, site)
-    check_methods(methods, loaded.parts)
-    searched = options_for(tuned, loaded.card.sha256, wanted, methods) if tuned else {}
-    options = {each: used(each, searched.get(each, {}), given) for each in methods}
+    searched = choices_for(tuned, loaded.card.sha256, wanted, methods) if tuned else {}
+    options = {
+        each: used(each, searched[each].options if each in searched else {}, given) for each in methods
+    }
+    cautions = (
+        trained_at(wanted, loaded.card.sources),
+        tuned_at(searched, given, batch),
+        alone(methods, batch),
+    )
+    for caution in cautions:
+        if caution:
+            typer.echo(caution, err=True)
     for each in methods:
         missing = tuned is not None and each not in searched and bool(options[each])
         rest = f"not in {tuned}, runs with its defaults{' and --set' if given else ''}: " if missing else ""
@@ -118,7 +134,7 @@ def evaluate(
     Console().print(render(summarise(records), f"{stream}, batch {batch}; means over every image"))
     if out is not None:
         write(out, records)
-        about = {"model": loaded.card.sha256, "methods": options}
+        about = {"model": loaded.card.sha256, "tuned": tuned, "methods": options}
         write_text(out / "options.json", json.dumps(about, indent=2, default=str) + "\n")
         typer.echo(f"{out / 'records.csv'}: {len(records.rows)} rows")
 
@@ -129,3 +145,29 @@ def used(method: str, searched: Mapping[str, Any], given: Mapping[str, Any]) -> 
 
     chosen = {name: checked(method, name, value) for name, value in {**searched, **given}.items()}
     return {**defaults(method), **chosen}
+
+
+def trained_at(sites: Iterable[str], sources: Iterable[str]) -> str | None:
+    """A score at a source site says little of a new one, and whoever reads the table should know."""
+    seen = [name for name in sites if name in set(sources)]
+    said = "this model was trained there, so its score is not of an unseen site"
+    return f"{', '.join(seen)}: {said}" if seen else None
+
+
+def alone(methods: Iterable[str], batch: int) -> str | None:
+    """Some methods match the images of a batch with each other."""
+    from ttdg.adapt import METHODS
+
+    idle = [name for name in methods if batch == 1 and "batch ≥ 2" in METHODS[name].needs]
+    return (
+        f"{', '.join(idle)}: one image a batch is answered as `source` does; use --batch 2 or more"
+        if idle
+        else None
+    )
+
+
+def tuned_at(searched: "Mapping[str, Choice]", given: Mapping[str, Any], batch: int) -> str | None:
+    """What is best for one size of batch need not be for another; what is given by hand was not tuned."""
+    sizes = {name: choice.batch for name, choice in searched.items() if choice.options.keys() - given.keys()}
+    others = [f"{name} (batch {size})" for name, size in sizes.items() if size not in (batch, None)]
+    return f"run here at batch {batch}, tuned at another: {', '.join(others)}" if others else None

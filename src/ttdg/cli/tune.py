@@ -11,15 +11,18 @@ from ttdg.cli.options import (
     DataOption,
     DeviceOption,
     ModelOption,
-    check_methods,
     choose_device,
     choose_sites,
     in_words,
     open_data,
 )
+from ttdg.cli.selection import choose_methods, once
 from ttdg.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ttdg.experiment.tune import Search
     from ttdg.training import Model
 
 
@@ -36,7 +39,9 @@ def tune(
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(help="Method; several times. Default: all that can run.", show_default=False),
+        typer.Option(
+            help="Method; several times or with commas. Default: all that can run.", show_default=False
+        ),
     ] = None,
     hospitals: Annotated[int, typer.Option(min=1, help="Simulated hospitals.")] = 8,
     images: Annotated[int, typer.Option(min=1, help="Images of each hospital's stream.")] = 32,
@@ -68,13 +73,15 @@ def tune(
     described, sites = open_data(data, benchmark or None)
     names = chosen_sites(loaded, site, list(sites))
     search = tuning.Search(hospitals, images, batch, farthest, seed)
-    methods = chosen_methods(loaded, method)
+    methods = choose_methods(method or ["all"], loaded.parts)
     read = load_sources(choose_sites(sites, names), fitted(loaded.card, described)).held_out
     pictures, used = tuning.with_images(list(read.values())), [name for name in names if read[name].cases]
     if left := [name for name in names if name not in used]:
         typer.echo(f"without {', '.join(left)}: no held-out images")
     about = {"benchmark": described.name, "model": loaded.card.sha256, "sources": used, **asdict(search)}
     done, console = tuning.read(out, about), Console()
+    if few := too_few(tuning.images_found(pictures, search), used, search):
+        typer.echo(few, err=True)
     for name in methods:
         if name not in done:
             done[name] = tuning.record(tuning.tune(loaded, name, pictures, search))
@@ -92,18 +99,22 @@ def chosen_sites(model: "Model", wanted: list[str] | None, found: list[str]) -> 
                 f"{name!r} is no source of this model, and settings are never chosen on a target; "
                 f"its sources are {', '.join(sources)}"
             )
-    names = wanted or [name for name in sources if name in found]
+    names = once(wanted or []) or [name for name in sources if name in found]
     if not names:
         raise UserError(f"none of the model's sources ({', '.join(sources)}) is in this benchmark folder")
     return names
 
 
-def chosen_methods(model: "Model", wanted: list[str] | None) -> list[str]:
-    """Those asked for, or all whose parts lie beside the checkpoint."""
-    from ttdg.adapt import METHODS
-
-    check_methods(wanted or [], model.parts)
-    return wanted or [name for name, method in METHODS.items() if set(method.parts) <= set(model.parts)]
+def too_few(found: "Sequence[int]", sites: "Sequence[str]", search: "Search") -> str | None:
+    """Which hospitals are smaller than asked for, and what a search on them cannot tell."""
+    if all(count >= search.images for count in found):
+        return None
+    said = ", ".join(f"{count} of {sites[n % len(sites)]}" for n, count in enumerate(found))
+    blind = "; within one batch a method that answers before its update scores alike at every rate"
+    return (
+        f"--images {search.images}, but a hospital has one source site's held-out images and no more: {said}"
+        f"{blind if min(found) <= search.batch else ''}"
+    )
 
 
 def line(tuned: dict[str, Any]) -> str:

@@ -34,6 +34,7 @@ HEADER = (
     "forward calls/batch", "backward calls/batch",
 )  # fmt: skip
 PAIRED = 8  # columns that need a baseline
+ALONE = "needs two images a batch and answers one as the source does"
 
 
 def views(table: Table) -> list[View]:
@@ -41,21 +42,26 @@ def views(table: Table) -> list[View]:
     means, images = with_settings(table, reduced(table)), image_dice(table)
     found = []
     for group in groups(table):
-        mine = in_group(means, group)
+        mine, of_group = in_group(means, group), []
         for metric in (m for m in SCORES if m in distinct(mine, "metric")):
-            found.append(score_view(mine, group, metric))
+            of_group.append(score_view(mine, group, metric))
         regions = [r for r in distinct(mine, "region") if r]
         for region in regions if len(regions) > 1 else ():
-            found.append(score_view(mine.filter(polars().col("region") == region), group, "dice", region))
-        found.append(comparison_view(table, mine, in_group(images, group), group))
-    return [noted(view, reconstructed(table)) for view in found + tuned_views(table)]
+            of_group.append(score_view(mine.filter(polars().col("region") == region), group, "dice", region))
+        of_group.append(comparison_view(table, mine, in_group(images, group), group))
+        found += [noted(view, remarks(table, group.batch)) for view in of_group]
+    return found + [noted(view, remarks(table)) for view in tuned_views(table)]
 
 
-def reconstructed(table: Table) -> set[str]:
-    """Labels of methods of which nobody published the code, nor all it would take to write it."""
+def remarks(table: Table, batch: int | None = None) -> dict[str, str]:
+    """What is to be said of rows, by label: that a method is a reconstruction (nobody published its code, nor all it
+    would take to write it), or that this batch size is none for it."""
     jobs = ((entry.label, table.run.jobs[entry.job]) for entry in table.run.entries)
     methods = {label: METHODS.get(job.method) for label, job in jobs if isinstance(job, Scoring)}
-    return {label for label, method in methods.items() if method and method.paper.startswith("reconstructed")}
+    said = {label: "is a reconstruction" for label, method in methods.items() if method and method.reconstructed}
+    if batch == 1:
+        said |= {label: ALONE for label, method in methods.items() if method and "batch ≥ 2" in method.needs}
+    return said
 
 
 def comparison_view(table: Table, means: "pl.DataFrame", images: "pl.DataFrame", group: Group) -> View:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ttdg.errors import UserError
-from ttdg.experiment.comparison import comparison_view, reconstructed
+from ttdg.experiment.comparison import comparison_view, remarks
 from ttdg.experiment.frame import read_table
 from ttdg.experiment.printed import markdown
 from ttdg.experiment.summary import groups, image_dice, in_group, reduced, with_settings
@@ -47,7 +47,7 @@ def board(folder: Path) -> Board:
         mine = in_group(means, group)
         scores = score_view(mine, group, "dice")
         ranked = _ranked(scores, comparison_view(table, mine, in_group(images, group), group))
-        views.append(noted(ranked, reconstructed(table)))
+        views.append(noted(ranked, remarks(table, group.batch)))
     return Board(table.run.name, state(folder, table), tuple(views))
 
 

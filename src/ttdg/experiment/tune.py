@@ -54,6 +54,7 @@ class Tuned:
     chosen: Mapping[str, Any]
     dice: float
     trials: tuple[Trial, ...]
+    found: tuple[int, ...]  # images each hospital really had
 
 
 def grid_of(method: str) -> dict[str, tuple[Any, ...]]:
@@ -76,6 +77,12 @@ def configurations(method: str) -> list[dict[str, Any]]:
     return sorted(points, key=lambda point: any(usual[name] != value for name, value in point.items()))[
         :BUDGET
     ]
+
+
+def images_found(held_out: Sequence[Arrays], search: Search) -> tuple[int, ...]:
+    """Images of each hospital: those asked for, or all that its site holds out where they are fewer."""
+    sizes = [len(arrays.images) for arrays in held_out]
+    return tuple(min(search.images, sizes[number % len(sizes)]) for number in range(search.hospitals))
 
 
 def hospital(
@@ -146,7 +153,7 @@ def tune(
     wanted, sites = configurations(method) if points is None else points, with_images(held_out)
     trials = [attempt(model, method, options, sites, search) for options in wanted]
     best = max(trials, key=lambda trial: -math.inf if math.isnan(trial.dice) else trial.dice)
-    return Tuned(method, best.options, best.dice, tuple(trials))
+    return Tuned(method, best.options, best.dice, tuple(trials), images_found(sites, search))
 
 
 def read(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,8 +179,13 @@ def write(path: Path, about: Mapping[str, Any], methods: Mapping[str, Any]) -> N
 
 
 def record(tuned: Tuned) -> dict[str, Any]:
-    """As yaml keeps it: scores in percent, to what is worth reading."""
+    """As yaml keeps it: scores in percent, to what is worth reading; `found` is hospital → images it really had."""
     trials = [
         {**asdict(t), "dice": round(100 * t.dice, 3), "seconds": round(t.seconds, 5)} for t in tuned.trials
     ]
-    return {"chosen": dict(tuned.chosen), "dice": round(100 * tuned.dice, 3), "trials": trials}
+    return {
+        "chosen": dict(tuned.chosen),
+        "dice": round(100 * tuned.dice, 3),
+        "found": dict(enumerate(tuned.found, 1)),
+        "trials": trials,
+    }

@@ -34,18 +34,18 @@ def pack_tuned(run: Path, folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a search chose for a method, the sha256 of the model it ran with, and the sites it saw."""
+    """What a search chose for a method, the sha256 of the model it ran with, the sites it saw, and the size of its
+    batches if the file says it."""
 
     method: str
     options: Mapping[str, Any]
     model: str
     sources: tuple[str, ...]
+    batch: int | None = None
 
 
-def options_for(
-    path: Path, model: str, sites: Iterable[str], methods: Iterable[str]
-) -> dict[str, Mapping[str, Any]]:
-    """Method → the options chosen for the model of that sha256; methods that were not searched are not in it.
+def choices_for(path: Path, model: str, sites: Iterable[str], methods: Iterable[str]) -> dict[str, Choice]:
+    """Method → what was chosen for the model of that sha256; methods that were not searched are not in it.
 
     A search for other weights says nothing of these, and one that saw a site to be scored has chosen on a target.
     """
@@ -62,11 +62,11 @@ def options_for(
             f"{path} was tuned on {', '.join(seen)}, and settings are never chosen on a site that is scored; "
             "score other sites, or leave --tuned out"
         )
-    options: dict[str, Mapping[str, Any]] = {}
+    choices: dict[str, Choice] = {}
     for choice in mine:
-        if choice.method in methods and options.setdefault(choice.method, choice.options) != choice.options:
+        if choice.method in methods and choices.setdefault(choice.method, choice).options != choice.options:
             raise UserError(f"{path} holds several searches of {choice.method!r} for this model; use --set")
-    return options
+    return choices
 
 
 def read_choices(path: Path) -> list[Choice]:
@@ -81,13 +81,23 @@ def read_choices(path: Path) -> list[Choice]:
             else found.values()
         )
         return [
-            Choice(about["method"], dict(about["chosen"]), str(about["model"]), tuple(about["sources"]))
+            Choice(
+                about["method"],
+                dict(about["chosen"]),
+                str(about["model"]),
+                tuple(about["sources"]),
+                _batch(about.get("search", about)),
+            )
             for about in searches
         ]
     except (OSError, yaml.YAMLError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise UserError(
             f"{path} is not what `ttdg tune` writes ({error!r}); run it, or mend the path"
         ) from None
+
+
+def _batch(search: Mapping[str, Any]) -> int | None:
+    return None if search.get("batch") is None else int(search["batch"])
 
 
 def chosen(path: Path) -> dict[str, Any]:

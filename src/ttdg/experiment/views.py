@@ -1,7 +1,7 @@
 """Tables as values, in the paper's form; every printed format is a function of these."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -39,9 +39,9 @@ class View:
     note: str = ""
 
 
-def noted(view: View, reconstructed: Collection[str]) -> View:
-    """The view, with a word on those of its rows whose method had to be reconstructed."""
-    words = [f"{row[0].text} is a reconstruction" for row in view.rows if row[0].text in reconstructed]
+def noted(view: View, remarks: Mapping[str, str]) -> View:
+    """The view, with what must be said of some of its rows."""
+    words = [f"{row[0].text} {remarks[row[0].text]}" for row in view.rows if row[0].text in remarks]
     return replace(view, note="; ".join(filter(None, [view.note, *words])))
 
 
