@@ -1,11 +1,16 @@
+import hashlib
+import json
+from dataclasses import replace
+
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from ttdg.adapt import METHODS
 from ttdg.adapt.adapter import Fixed, Method
 from ttdg.errors import UserError
 from ttdg.networks import NetworkSpec, Segmenter
-from ttdg.parts import Part, load_parts, save_part, wanted
+from ttdg.parts import Part, content, digest, in_words, load_parts, save_part, wanted
 
 A_PART = Part({"universe": torch.eye(3), "index": torch.arange(2)}, {"classes": [0, 1], "tau": 0.1})
 
@@ -29,6 +34,48 @@ def test_a_file_that_is_no_part_is_refused_by_name(tmp_path):
     (tmp_path / "judge.safetensors").write_bytes(b"no")
     with pytest.raises(UserError, match=r"judge\.safetensors is not a part"):
         load_parts(tmp_path, "hash")
+
+
+@pytest.mark.parametrize("where", [0.0, 0.5, 1.0])
+def test_one_changed_byte_of_the_tensors_is_noticed(tmp_path, where):
+    path = save_part(tmp_path, "deynet", A_PART, "hash")
+    raw = bytearray(path.read_bytes())
+    start = 8 + int.from_bytes(raw[:8], "little")
+    raw[start + int(where * (len(raw) - start - 1))] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(
+        UserError, match=r"deynet\.safetensors is damaged.*copy it again, or remove it, then give"
+    ):
+        load_parts(tmp_path, "hash")
+
+
+def test_the_hash_tells_names_types_and_shapes_apart():
+    ones = torch.ones(2, 3)
+    others = [{"b": ones}, {"a": ones.view(torch.int32)}, {"a": ones.view(3, 2)}, {"a": ones, "b": ones[0]}]
+    assert len({content({"a": ones}), *map(content, others)}) == 5
+    assert content({"a": ones, "b": ones}) == content({"b": ones.clone(), "a": ones.mT.contiguous().mT})
+    odd = {"half": ones.bfloat16(), "scalar": torch.tensor(1.0), "none": torch.zeros(0, 3), "flag": ones > 0}
+    assert content(odd) != content(odd | {"scalar": torch.tensor(2.0)})
+
+
+def test_a_part_from_before_the_hash_still_loads(tmp_path):
+    about = {"settings": json.dumps(A_PART.settings), "network": "hash"}
+    save_file(dict(A_PART.tensors), tmp_path / "prior.safetensors", metadata=about)
+    (found,) = load_parts(tmp_path, "hash").values()
+    assert found.settings == A_PART.settings
+    assert in_words(found) == ""
+
+
+def test_the_hash_that_judges_store_of_their_priors_is_as_it_was():
+    plain = hashlib.sha256()
+    for name, value in sorted(A_PART.tensors.items()):
+        plain.update(name.encode() + value.numpy().tobytes())
+    assert digest(A_PART) == plain.hexdigest()
+
+
+def test_how_a_part_was_fitted_is_stored_with_it(tmp_path):
+    save_part(tmp_path, "deynet", replace(A_PART, fitted={"steps": 60, "seed": 0}), "hash")
+    assert in_words(load_parts(tmp_path, "hash")["deynet"]) == "steps 60, seed 0"
 
 
 def test_the_networks_own_weights_are_not_a_part(tmp_path):

@@ -1,7 +1,8 @@
 """What a method needs from source time besides the network: a part, stored beside the checkpoint's weights.
 
 A part is a value: tensors and the settings that say what to build from them. The network's own weights stay those
-that every method uses. `<name>.safetensors` holds both, and the hash of the weights it was fitted to.
+that every method uses. `<name>.safetensors` holds both, how it was fitted, the hash of its tensors, and that of the
+weights it was fitted to.
 """
 
 import hashlib
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ttdg.errors import UserError
@@ -24,6 +26,7 @@ COMMANDS = {"prior": "ttdg fit-prior", "judge": "ttdg fit-judge"}  # parts with 
 class Part:
     tensors: Mapping[str, Tensor]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    fitted: Mapping[str, Any] = field(default_factory=dict)  # how, such as in how many steps; {} if unknown
 
 
 def making(name: str) -> str:
@@ -33,13 +36,33 @@ def making(name: str) -> str:
     return f"give the same `ttdg train` command again with `--with {name}`"
 
 
+def in_words(part: Part) -> str:
+    """How it was fitted; nothing where its file is from before that was stored."""
+    return ", ".join(f"{name} {value}" for name, value in part.fitted.items())
+
+
 def digest(part: Part) -> str:
     """A hash of a part's tensors, for one that was fitted with it."""
     hashed = hashlib.sha256()
     for name in sorted(part.tensors):
         hashed.update(name.encode())
-        hashed.update(part.tensors[name].detach().cpu().contiguous().numpy().tobytes())
+        hashed.update(_bytes(part.tensors[name]))
     return hashed.hexdigest()
+
+
+def content(tensors: Mapping[str, Tensor]) -> str:
+    """A hash of all that a file says in tensors: names, types, shapes, bytes. (`digest` stays the narrower one: judges
+    store it of their priors.)"""
+    hashed = hashlib.sha256()
+    for name in sorted(tensors):
+        value = tensors[name]
+        hashed.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
+        hashed.update(_bytes(value))
+    return hashed.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def save_part(folder: Path, name: str, part: Part, network_sha256: str) -> Path:
@@ -48,7 +71,12 @@ def save_part(folder: Path, name: str, part: Part, network_sha256: str) -> Path:
 
     assert name != RESERVED
     tensors = {key: value.detach().cpu().contiguous() for key, value in part.tensors.items()}
-    about = {"settings": json.dumps(dict(part.settings)), "network": network_sha256}
+    about = {
+        "settings": json.dumps(dict(part.settings)),
+        "fitted": json.dumps(dict(part.fitted)),
+        "network": network_sha256,
+        "sha256": content(tensors),
+    }
     with whole_file(path := folder / f"{name}.safetensors") as temporary:
         save_file(tensors, temporary, metadata=about)
     return path
@@ -80,14 +108,19 @@ def _load(path: Path, network_sha256: str) -> Part:
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            settings = json.loads(about["settings"])
+            settings, fitted = json.loads(about["settings"]), json.loads(about.get("fitted", "{}"))
     except (SafetensorError, KeyError, ValueError) as error:
         raise UserError(
             f"{path} is not a part of a checkpoint ({error!r}); remove it, then {making(path.stem)}"
         ) from None
+    if "sha256" in about and about["sha256"] != content(tensors):  # older files say none
+        raise UserError(
+            f"{path} is damaged: its tensors are not those that were written; copy it again, or remove it, "
+            f"then {making(path.stem)}"
+        )
     if about.get("network") != network_sha256:
         raise UserError(
             f"{path} was fitted to other weights than those in {path.parent}; remove it, "
             f"then {making(path.stem)}"
         )
-    return Part(tensors, settings)
+    return Part(tensors, settings, fitted)

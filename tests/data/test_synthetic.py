@@ -1,3 +1,5 @@
+from dataclasses import replace
+from importlib import resources
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -133,7 +135,7 @@ def test_a_written_benchmark_holds_what_was_drawn(variant, greys, tmp_path):
     out = write_benchmark(tmp_path / "deep" / "out", variant, count=6, size=48, seed=3, progress=heard.append)
     assert heard == list(range(1, 31))
     benchmark, found = load_benchmark(None, out), find_sites(out)
-    assert benchmark == load_benchmark(f"synthetic-{variant}")
+    assert benchmark == replace(load_benchmark(f"synthetic-{variant}"), size=48)
     assert set(found) == set(SITES)
     for name, site in found.items():
         images, masks = draw_site(variant, name, 6, 48, seed=3)
@@ -142,6 +144,13 @@ def test_a_written_benchmark_holds_what_was_drawn(variant, greys, tmp_path):
             raw = np.asarray(Image.open(case.mask))
             assert set(np.unique(raw)) == greys
             np.testing.assert_array_equal(benchmark.encode(raw), mask)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_default_size_is_described_by_the_packages_own_text(variant, tmp_path):
+    out = write_benchmark(tmp_path / "out", variant, count=1)
+    own = resources.files("ttdg.data") / "benchmarks" / f"synthetic-{variant}.yaml"
+    assert (out / "benchmark.yaml").read_text() == own.read_text()
 
 
 def test_a_written_benchmark_passes_the_check(tmp_path):
@@ -166,6 +175,12 @@ def test_an_older_drawing_is_replaced_and_other_files_are_left_alone(tmp_path):
     write_benchmark(out, "polyp", count=1, size=32)
     assert load_benchmark(None, out).name == "synthetic-polyp"
     assert len(list(out.rglob("*.png"))) == 10
+    write_benchmark(out, "polyp", count=1, size=48)
+    assert load_benchmark(None, out).size == 48
+    mine = (out / "benchmark.yaml").read_text() + "# mine\n"
+    (out / "benchmark.yaml").write_text(mine)
+    with pytest.raises(UserError, match="holds other files"):
+        write_benchmark(out, "polyp", count=1, size=48)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     for taken in (tmp_path / "mine", tmp_path / "mine" / "thesis.txt"):

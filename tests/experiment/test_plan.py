@@ -4,7 +4,7 @@ import pytest
 
 from ttdg.adapt import METHODS
 from ttdg.errors import UserError
-from ttdg.experiment.fitting import FITTERS
+from ttdg.experiment.fitting import FITTERS, Fitter
 from ttdg.experiment.jobs import Fitting, Scoring, Training, from_dict, key_of, needs, to_dict
 
 SINGLE = {"name": "single", "protocol": "single-to-each", "methods": ["source"]}
@@ -79,7 +79,9 @@ def test_all_is_every_method_whose_parts_come_with_the_model_or_can_be_fitted(pl
 
 
 def test_a_part_that_can_be_fitted_is_fitted_once_a_model_and_setting(planned, monkeypatch):
-    monkeypatch.setitem(FITTERS, "prior", lambda *_: None)
+    def fit(*, size: int = 4): ...
+
+    monkeypatch.setitem(FITTERS, "prior", Fitter(fit, lambda *_: None))
     name = next(name for name, method in METHODS.items() if method.parts == ("prior",))
     entry = {"method": name, "grid": {"prior.size": [8, 16]}}
     run = planned(SINGLE | {"methods": ["source", entry], "batches": [1, 4]})
@@ -109,6 +111,57 @@ def test_a_grid_over_the_recipe_trains_a_model_for_each_point(planned):
 def test_mistakes_are_found_before_anything_runs(planned, fields, sentence):
     with pytest.raises(UserError, match=sentence):
         planned(SINGLE | fields)
+
+
+MISTAKEN_PARTS = [
+    ({"deynte": {"steps": 10}}, "no part 'deynte'; did you mean 'deynet'"),
+    ({"prior": {"steps": 10}}, "fits no part 'prior'"),
+    ({"deynet": {"stepz": 10}}, "part 'deynet' has no setting 'stepz'; did you mean 'steps'"),
+    ({"deynet": {"progress": 1}}, "has no setting 'progress'"),
+    ({"deynet": {"steps": -3}}, "steps of part 'deynet' is a whole number, at least 1, not -3"),
+    ({"itta": {"steps": 0}}, "steps of part 'itta' is a whole number, at least 1, not 0"),
+    ({"nc-ttt": {"steps": True}}, "at least 1, not True"),
+    ({"tasd-r": {"steps": 10.0}}, "a whole number, at least 1, not 10.0"),
+    ({"judge": {"draws": 0}}, "draws of part 'judge' is a whole number, at least 1, not 0"),
+    ({"judge": {"mixing_steps": "5"}}, "mixing_steps of part 'judge' is a whole number"),
+    ({"judge": {"readings": "five"}}, "readings of part 'judge' is one of four, seven, not 'five'"),
+    ({"judge": {"readings": ["four"]}}, "readings of part 'judge' is one of"),
+    ({"judge": {"controls": 1}}, "controls of part 'judge' is bool, such as True, not 1"),
+]
+
+
+@pytest.mark.parametrize(("parts", "sentence"), MISTAKEN_PARTS)
+def test_a_part_nobody_could_fit_so_is_refused_even_where_no_method_needs_it(planned, parts, sentence):
+    with pytest.raises(UserError, match=sentence):
+        planned(parts=parts)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"parts": {"deynet": {"steps": -3}}}, "at least 1, not -3"),
+        ({"parts": {"deynet": {"stepz": 3}}}, "did you mean 'steps'"),
+        ({"parts": {"deynte": {"steps": 3}}}, "sets a part 'deynte'.*did you mean 'deynet'"),
+        ({"parts": {"judge": {"draws": 3}}}, "sets a part 'judge', which is not fitted for it"),
+        ({"grid": {"deynet.steps": [3, 0]}}, "at least 1, not 0"),
+        ({"grid": {"deynet.stepz": [3]}}, "did you mean 'steps'"),
+        ({"grid": {"deynte.steps": [3]}}, "`grid` of method 'deynet' sets a part 'deynte'.*'deynet'"),
+        ({"grid": {"recipes.steps": [3]}}, "did you mean 'recipe'"),
+    ],
+)
+def test_a_row_of_its_own_parts_is_checked_as_the_runs_are(planned, fields, sentence):
+    with pytest.raises(UserError, match=sentence):
+        planned(SINGLE | {"methods": [{"method": "deynet", **fields}]})
+
+
+def test_every_setting_of_a_fit_can_be_said_and_stays_as_it_was_said(planned):
+    parts = {"deynet": {"steps": 1, "seed": -1}}
+    parts["judge"] = {"draws": None, "mixing_steps": 1, "readings": "seven", "controls": False, "seed": 0}
+    run = planned(
+        SINGLE | {"methods": ["deynet", "judge"]}, parts=parts, recipe={"encoder": "light", "universe": 0.1}
+    )
+    said = {(job.part, *job.settings.items()) for job in run.jobs.values() if isinstance(job, Fitting)}
+    assert said == {(name, *settings.items()) for name, settings in parts.items()}
 
 
 def test_a_wrong_recipe_is_named(planned):

@@ -58,7 +58,7 @@ def test_a_changed_image_is_another_job(ask, discs, tmp_path):
 
 
 def test_hospitals_are_drawn_where_the_config_asks_for_them(ask):
-    ready = ask(folder=None, synthetic={"cases": 2, "size": 32}, size=32)
+    ready = ask(folder=None, synthetic={"cases": 2, "size": 32})
     assert (ready.place.data / "north" / "images").is_dir()
     assert next(iter(ready.run.jobs.values())).benchmark["size"] == 32
 

@@ -11,15 +11,17 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
 from ttdg.adapt import METHODS
+from ttdg.cli import app
 from ttdg.errors import UserError
 from ttdg.experiment.comparison import views
 from ttdg.experiment.frame import only, pack, read_table
 from ttdg.experiment.jobs import Scoring, Training
 from ttdg.experiment.leaderboard import write_leaderboard
 from ttdg.experiment.printed import comma_separated, escaped, latex, markdown
-from ttdg.experiment.report import insert, write_report
+from ttdg.experiment.report import insert, pack_verification, write_report
 from ttdg.experiment.rowfile import read_about, read_rows, write_rows
 from ttdg.experiment.run import run_jobs
 from ttdg.experiment.summary import differences, image_dice
@@ -199,6 +201,23 @@ def test_verification_agrees_bit_for_bit_and_notices_a_changed_value(finished, t
     assert not wrong.agrees
     assert wrong.rows - wrong.equal == 10
     assert "NOT verified" in wrong.in_words()
+
+
+def test_what_was_verified_travels_with_a_pack_of_the_same_rows_alone(finished, tmp_path):
+    folder, _ = finished
+    copy, packed = tmp_path / "run", tmp_path / "packed"
+    shutil.copytree(folder, copy)
+    assert pack_verification(read_table(copy), copy, packed) == []
+    verify(copy, rows=4)
+    told = CliRunner().invoke(app, ["report", str(copy), "--pack", str(packed), "--pictures", "0"])
+    assert told.exit_code == 0, told.exception
+    assert str(packed / "verification.json") in told.output.replace("\n", "")
+    assert state(packed, read_table(packed)) == state(copy, read_table(copy))
+    (text, _) = write_leaderboard([packed], tmp_path / "board")
+    assert "verified: 4 rows" in text.read_text()
+    table = read_table(copy)
+    fewer = replace(table, rows=table.rows.filter(pl.col("metric").cast(pl.String) != "dice"))
+    assert pack_verification(fewer, copy, tmp_path / "fewer") == []
 
 
 def test_other_versions_owe_a_tolerance_and_not_bits(finished, tmp_path):

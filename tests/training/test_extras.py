@@ -181,15 +181,18 @@ def test_the_command_fits_missing_parts_once(discs, tmp_path):
         "--batch", "2", "--accelerator", "cpu", "--workers", "1", "--with-steps", "1", "--with",
     ]  # fmt: skip
 
-    def run(parts: str):
-        return CliRunner().invoke(app, [*common, parts])
+    def run(parts: str, *more: str):
+        return CliRunner().invoke(app, [*common, parts, *more], env={"COLUMNS": "200"})
 
     assert isinstance(run("deynett").exception, UserError)
     assert not out.exists()
     assert run("nc-ttt").exit_code == 0
     written = (out / "nc-ttt.safetensors").stat().st_mtime_ns
-    again = run("nc-ttt,itta")
-    assert "has the part nc-ttt already" in again.output
+    again = run("nc-ttt,itta", "--with-steps", "2")
+    assert "has the part nc-ttt already (steps 1, seed 0); to fit it anew, remove " in again.output
+    assert str(out / "nc-ttt.safetensors") in again.output
     assert (out / "nc-ttt.safetensors").stat().st_mtime_ns == written
     assert {"nc-ttt", "itta"} <= load(out).parts.keys()
+    told = CliRunner().invoke(app, ["info", str(out)], env={"COLUMNS": "200"}).output
+    assert "itta (steps 2, seed 0), nc-ttt (steps 1, seed 0), prior" in told
     assert ttdg.adapt(load(out), "itta")(torch.rand(1, 3, 32, 32)).isfinite().all()

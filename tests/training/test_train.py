@@ -10,6 +10,7 @@ from ttdg.data import find_sites, load_benchmark, pack_site
 from ttdg.errors import UserError
 from ttdg.training import Recipe, load, load_sources, make_fabric, train
 from ttdg.training.pool import Pool
+from ttdg.training.state import State
 
 RECIPE = Recipe(encoder="light", steps=6, batch=4, optimiser="adamw", lr=3e-3)
 
@@ -58,6 +59,33 @@ def test_a_killed_run_goes_on_to_the_same_weights(discs, tmp_path):
     run(discs, tmp_path / "killed", every=2)
     assert_same(tmp_path / "whole", tmp_path / "killed")
     assert not (tmp_path / "killed.partial").exists()
+
+
+def test_a_slow_run_is_saved_by_the_clock_too_and_goes_on_to_the_same_weights(discs, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        sys.modules["ttdg.training.train"], "PULSE", 1
+    )  # an event, and so a place to die, at every step
+    run(discs, tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(discs, tmp_path / "quick", die_at=3)
+    assert not (tmp_path / "quick.partial").exists()  # neither 500 steps nor a minute
+    with pytest.raises(Killed):
+        run(discs, tmp_path / "killed", die_at=3, seconds=0.0)
+    assert torch.load(tmp_path / "killed.partial" / "state.pt", weights_only=True)["step"] == 3
+    run(discs, tmp_path / "killed", seconds=0.0)
+    assert_same(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_a_save_is_due_when_the_time_since_the_last_is_up(tmp_path, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    state, network = State(tmp_path / "m", {}, 60.0), torch.nn.Linear(1, 1)
+    clock[0] += 59
+    assert not state.due()
+    clock[0] += 1
+    assert state.due()
+    state.save(network, torch.optim.SGD(network.parameters()), 1)
+    assert not state.due()
 
 
 def test_a_half_finished_run_of_another_recipe_is_not_continued(discs, tmp_path):

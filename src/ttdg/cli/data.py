@@ -36,7 +36,9 @@ def synth(
     out: Annotated[Path, typer.Argument(help="Folder to write.")],
     variant: Annotated[str, typer.Option(help="fundus or polyp.")] = "fundus",
     cases: Annotated[int, typer.Option(min=1, help="Images a site.")] = 100,
-    size: Annotated[int, typer.Option(min=32, help="Side of the images in pixels.")] = 128,
+    size: Annotated[
+        int, typer.Option(min=32, help="Side of the images in pixels, and what networks get.")
+    ] = 128,
     seed: int = 0,
 ) -> None:
     """Draw the five synthetic hospitals as a benchmark folder.

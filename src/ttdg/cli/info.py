@@ -1,8 +1,11 @@
 """ttdg info: what a checkpoint is, or what this installation has."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from ttdg.parts import Part
 
 
 def info(
@@ -36,7 +39,7 @@ def describe(path: str) -> dict[str, str]:
         ),
         "normalisation": benchmark.normalisation,
         "network": f"U-Net, {card.network.encoder} encoder, {card.network.channels} channels",
-        "parts": ", ".join(model.parts) or "none",
+        "parts": ", ".join(map(_part, model.parts, model.parts.values())) or "none",
         "sources": "; ".join(f"{site}: {values['cases']} cases" for site, values in card.sources.items()),
         "validation Dice": "; ".join(
             f"{region} {100 * score:.1f}" for region, score in card.validation.items()
@@ -45,6 +48,13 @@ def describe(path: str) -> dict[str, str]:
         "versions": ", ".join(f"{name} {value}" for name, value in card.versions.items()),
         "sha256": card.sha256,
     }
+
+
+def _part(name: str, part: "Part") -> str:
+    from ttdg.parts import in_words
+
+    how = in_words(part)
+    return f"{name} ({how})" if how else name
 
 
 def installation() -> dict[str, str]:

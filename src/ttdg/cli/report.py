@@ -47,7 +47,7 @@ def report(
     from ttdg.experiment.frame import pack as write_pack
     from ttdg.experiment.frame import read_table
     from ttdg.experiment.printed import markdown
-    from ttdg.experiment.report import insert, write_report
+    from ttdg.experiment.report import insert, pack_verification, write_report
     from ttdg.experiment.tuned import pack_tuned
 
     table = read_table(run)
@@ -59,7 +59,7 @@ def report(
     if into is not None:
         insert(into, table.run.name, markdown(views(table)))
     if pack is not None:
-        written += write_pack(table, pack) + pack_tuned(run, pack)
+        written += write_pack(table, pack) + pack_tuned(run, pack) + pack_verification(table, run, pack)
     missing = len({entry.job for entry in table.run.entries} - table.about.keys())
     for path in written:
         typer.echo(str(path))

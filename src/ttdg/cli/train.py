@@ -120,7 +120,7 @@ def _fit(
     steps: int,
 ) -> None:
     """Fit the parts that are not there yet, each written as soon as it is ready."""
-    from ttdg.parts import save_part
+    from ttdg.parts import in_words, save_part
     from ttdg.training import load
     from ttdg.training.extras import fit_part
 
@@ -129,7 +129,11 @@ def _fit(
     model = load(out, device)
     for name in names:
         if name in model.parts:
-            typer.echo(f"{out}: has the part {name} already")
+            how = in_words(model.parts[name])
+            typer.echo(
+                f"{out}: has the part {name} already{f' ({how})' if how else ''}; "
+                f"to fit it anew, remove {out / f'{name}.safetensors'} and give this command again"
+            )
             continue
         with bar(f"fitting {name}", steps) as progress:
             part = fit_part(

@@ -1,5 +1,6 @@
 """`ttdg report`: every format of a run's tables, and the page."""
 
+import json
 from pathlib import Path
 
 from ttdg.errors import UserError
@@ -7,6 +8,7 @@ from ttdg.experiment.comparison import views
 from ttdg.experiment.figures import write_curves
 from ttdg.experiment.frame import Table
 from ttdg.experiment.printed import comma_separated, latex, markdown
+from ttdg.experiment.verify import FILE, digest
 from ttdg.experiment.webpage import write_html
 from ttdg.files import write_text
 
@@ -23,6 +25,19 @@ def write_report(table: Table, run: Path, out: Path, pictures: float = 60.0) -> 
         write_text(out / name, text)
     page = write_html(out / "report.html", table, tables, run, pictures)
     return [*(out / name for name in texts), page, *write_curves(table, out / "figures")]
+
+
+def pack_verification(table: Table, run: Path, folder: Path) -> list[Path]:
+    """What `ttdg verify` found, beside the packed records, where it was found of these very rows."""
+    try:
+        text = (run / FILE).read_text(encoding="utf-8")
+        of_these = json.loads(text)["digest"] == digest(table)
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    if not of_these:
+        return []
+    write_text(folder / FILE, text)
+    return [folder / FILE]
 
 
 def insert(path: Path, name: str, tables: str) -> None:

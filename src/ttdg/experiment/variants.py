@@ -1,14 +1,14 @@
 """The rows of a table: methods with options, parts and recipes checked, grids written out."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ttdg.adapt import METHODS, checked, defaults
 from ttdg.errors import UserError, near_miss
 from ttdg.experiment.config import MethodEntry
-from ttdg.experiment.fitting import FITTERS
+from ttdg.experiment.fitting import FITTERS, check
 from ttdg.experiment.tune import configurations
 from ttdg.training import Recipe
 
@@ -43,6 +43,8 @@ def variants(
 
     With `tuned`, a row that says nothing of its options gets them from a search, where its method has a grid.
     """
+    for name, settings in parts.items():
+        check(name, settings)
     there = {*FITTERS, *trained_with(recipe)}
     every = [name for name, method in METHODS.items() if {*method.parts} <= there]
     found = []
@@ -74,12 +76,16 @@ def _variant(
     wanted = [name for name in METHODS[method].parts if name not in trained_with(own)]
     needed = {name: {**parts.get(name, {}), **entry.parts.get(name, {})} for name in wanted}
     options = dict(entry.options)
+    _used(method, "parts", entry.parts, needed)
+    _used(method, "grid", [home for home, key in split.values() if key], [*needed, "recipe"])
     for name, (home, key) in split.items():
         if home in needed and key:
             needed[home][key] = point[name]
         elif home != "recipe":
             options[name] = point[name]
     _fittable(method, needed)
+    for name, settings in needed.items():
+        check(name, settings)
     known = defaults(method)
     values = {name: checked(method, name, value) for name, value in options.items()}
     different = {name: value for name, value in values.items() if value != known[name]}
@@ -108,6 +114,17 @@ def recipe_of(fields: Mapping[str, Any], seed: int = 0) -> Recipe:
         return Recipe(**{**fields, "seed": seed})
     except TypeError as error:
         raise UserError(f"recipe: {error}; numbers without quotes, and 1e-3 as 1.0e-3 or 0.001") from None
+
+
+def _used(method: str, where: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Settings of a part that the row would not fit are a mistake: they would change nothing."""
+    for name in names:
+        if name not in known:
+            hint = near_miss(name, known) if known else ""
+            raise UserError(
+                f"`{where}` of method {method!r} sets a part {name!r}, which is not fitted for it{hint}; "
+                "mend the name or take it out"
+            )
 
 
 def _fittable(method: str, needed: Mapping[str, object]) -> None:

@@ -8,7 +8,7 @@ source weights stay those that every method starts from, and the method's own fi
 import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -240,4 +240,5 @@ def fit_part(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # of the parts' first weights
         frozen: Any = copy.deepcopy(network).to(device).eval().requires_grad_(False)
-        return EXTRAS[name](Fitting(frozen, sources, benchmark, device, seed, steps, progress))
+        part = EXTRAS[name](Fitting(frozen, sources, benchmark, device, seed, steps, progress))
+    return replace(part, fitted={"steps": steps, "seed": seed})

@@ -47,10 +47,12 @@ def train(
     provenance: Mapping[str, Mapping[str, Any]],
     on_progress: Callable[[Progress], None] = lambda event: None,
     every: int = 500,
+    seconds: float = 60.0,
 ) -> ModelCard:
     """Train on `sources`, score on `held_out` every `every` steps, and write the checkpoint folder `out`.
 
-    The weights kept are the last: nothing is selected. A killed run goes on from its last saved state.
+    The weights kept are the last: nothing is selected. A killed run goes on from its last saved state; it is saved
+    every `every` steps, and between them where `seconds` have passed since.
     """
     torch.manual_seed(recipe.seed)
     network = build(recipe, len(benchmark.labels))
@@ -58,7 +60,9 @@ def train(
     learner = Learner(network, prior, recipe.loss, recipe.universe)
     update = _set_up(fabric, learner, recipe)
     state = State(
-        out, {"recipe": recipe.to_dict(), "sources": {site: dict(v) for site, v in provenance.items()}}
+        out,
+        {"recipe": recipe.to_dict(), "sources": {site: dict(v) for site, v in provenance.items()}},
+        seconds,
     )
     start = state.resume(learner, update.optimisers)
     pool, part = Pool(list(sources.values()), fabric.device), _part(recipe, fabric)
@@ -70,8 +74,8 @@ def train(
         last = step == recipe.steps
         if step % every == 0 or last:
             scores = validate(network, held_out, benchmark, fabric.device)
-            if fabric.is_global_zero and not last:
-                state.save(learner, update.optimisers, step)
+        if fabric.is_global_zero and not last and (step % every == 0 or state.due()):
+            state.save(learner, update.optimisers, step)
         if step % PULSE == 0 or step % every == 0 or last:
             on_progress(Progress(step, recipe.steps, torch.stack(losses).mean().item(), scores))
             losses.clear()

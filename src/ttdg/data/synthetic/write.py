@@ -1,6 +1,7 @@
 """A benchmark folder of drawn hospitals, read like any other."""
 
 import csv
+import re
 from collections.abc import Callable
 from importlib import resources
 from itertools import product
@@ -15,6 +16,8 @@ from ttdg.data.synthetic.cases import SITES, check, draw_case, patient_of
 from ttdg.data.synthetic.hospitals import HOSPITALS
 from ttdg.errors import UserError
 from ttdg.files import whole_folder
+
+SIZE = re.compile(r"^size: (\d+)$", re.MULTILINE)
 
 
 def write_benchmark(
@@ -34,7 +37,7 @@ def write_benchmark(
         raise UserError(f"{out} holds other files; name a new folder for the synthetic hospitals")
     benchmark = load_benchmark(f"synthetic-{variant}")
     with whole_folder(out) as folder:
-        (folder / "benchmark.yaml").write_text(_description(variant), encoding="utf-8")
+        (folder / "benchmark.yaml").write_text(_description(variant, size), encoding="utf-8")
         for done, (site, case) in enumerate(product(SITES, range(count)), start=1):
             image, labels = draw_case(variant, site, case, size, seed)
             _save(folder / site / "images", _name(site, case), image)
@@ -52,14 +55,17 @@ def _replaceable(out: Path) -> bool:
     if not out.is_dir():
         return False
     description = out / "benchmark.yaml"
-    ours = description.is_file() and description.read_text(encoding="utf-8") in map(_description, HOSPITALS)
-    return ours or not any(out.iterdir())
+    if not description.is_file():
+        return not any(out.iterdir())
+    text = description.read_text(encoding="utf-8")
+    size = SIZE.search(text)
+    return size is not None and text in (_description(variant, int(size[1])) for variant in HOSPITALS)
 
 
-def _description(variant: str) -> str:
-    """The text of the package's own benchmark."""
+def _description(variant: str, size: int) -> str:
+    """The text of the package's own benchmark, with the size that was drawn: networks then see every pixel once."""
     file = resources.files("ttdg.data") / "benchmarks" / f"synthetic-{variant}.yaml"
-    return file.read_text(encoding="utf-8")
+    return SIZE.sub(f"size: {size}", file.read_text(encoding="utf-8"))
 
 
 def _save(folder: Path, name: str, pixels: UInt8[np.ndarray, "h w *c"]) -> None:
