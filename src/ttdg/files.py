@@ -32,7 +32,10 @@ def whole_folder(path: Path) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}-"))
     try:
         yield temporary
-        os.chmod(temporary, 0o777 & ~_umask())
+        mask = _umask()
+        os.chmod(temporary, 0o777 & ~mask)
+        for file in temporary.rglob("*"):  # some libraries write what their user alone may read
+            os.chmod(file, (0o777 if file.is_dir() else 0o666) & ~mask)
         if path.exists():
             old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}-old-"))
             os.replace(path, old / path.name)

@@ -59,9 +59,21 @@ def test_one_method_is_shown_in_full(name):
     ):
         assert text in output
     for option, value in defaults(name).items():
-        assert f"{option} = {value}" in output
+        said = f"{option} = {value:.4g}" if isinstance(value, float) else f"{option} = {value}"
+        assert said.strip() in output
     for part in method.parts:
         assert part in output
+
+
+def test_options_are_shown_with_what_they_may_be():
+    output = " ".join(shown("cotta").split())
+    for line in (
+        "lr = 1e-05 (0 or more)",
+        "restore = 0.01 (between 0 and 1)",
+        "head = softmax (one of softmax, sigmoid)",
+    ):
+        assert line in output
+    assert "remember = True (true or false)" in shown("itta").replace("  (", " (")
 
 
 def test_a_misspelt_method_is_answered_with_the_right_one():

@@ -151,6 +151,31 @@ def test_tuned_rows_are_verified_from_the_run_and_from_a_pack_without_a_search(d
     assert found.in_words().startswith("verified: 30 rows")
 
 
+@pytest.mark.parametrize(("field", "value"), [("chosen", {"alpha": 0.123}), ("dice", 99.9)])
+def test_a_search_that_was_changed_afterwards_is_not_verified(done, tmp_path, field, value):
+    _, place = done
+    pack(read_table(place.run), tmp_path)
+    (path,) = pack_tuned(place.run, tmp_path)
+    searches = yaml.safe_load(path.read_text())
+    next(iter(searches.values()))[field] = value
+    path.write_text(yaml.safe_dump(searches))
+    with pytest.raises(UserError, match="changed"):
+        verify(tmp_path, rows=1, data=place.data, models=place.models)
+
+
+def test_a_choice_that_the_records_did_not_run_with_is_not_verified(done, tmp_path):
+    _, place = done
+    pack(read_table(place.run), tmp_path)
+    (path,) = pack_tuned(place.run, tmp_path)
+    searches = yaml.safe_load(path.read_text())
+    search = next(iter(searches.values()))
+    worst = min(search["trials"], key=lambda trial: trial["dice"])
+    worst["dice"], search["chosen"] = search["dice"], worst["options"]
+    path.write_text(yaml.safe_dump(searches))
+    with pytest.raises(UserError, match="but record .* ran with"):
+        verify(tmp_path, rows=1, data=place.data, models=place.models)
+
+
 def test_all_searches_of_a_run_are_packed_as_one_yaml(done, tmp_path):
     _, place = done
     (path,) = pack_tuned(place.run, tmp_path)

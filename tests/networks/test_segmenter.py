@@ -25,6 +25,15 @@ def test_forward_is_decode_after_encode_at_the_image_size(encoder):
     assert [images.shape[-1] // f.shape[-1] for f in features] == [2, 4, 8, 16, 32]
 
 
+def test_images_of_another_kind_are_refused_in_words():
+    network = Segmenter(NetworkSpec(labels=3, encoder="light"))
+    with pytest.raises(
+        UserError,
+        match=r"floats of shape .images, 3, height, width., not torch\.float32 of shape .2, 1, 64",
+    ):
+        network(torch.zeros(2, 1, 64, 64))
+
+
 def test_the_light_network_is_a_few_megabytes():
     network = Segmenter(NetworkSpec(labels=3, encoder="light"))
     assert sum(p.numel() for p in network.parameters()) * 4 < 3e6

@@ -76,6 +76,10 @@ def test_saving_again_replaces_the_whole_folder(folder, disc_model):
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
 
+def test_whoever_may_read_one_file_of_a_checkpoint_may_read_all(folder):
+    assert len({path.stat().st_mode & 0o777 for path in folder.iterdir()}) == 1
+
+
 def test_a_failed_save_leaves_the_old_checkpoint(folder, disc_model, monkeypatch):
     before = (folder / "model.json").read_text()
     monkeypatch.setattr("ttdg.training.checkpoint.versions", lambda: 1 / 0)

@@ -124,6 +124,16 @@ def checked(method: str, name: str, value: Any) -> Any:
     return value
 
 
+def allowed(method: str, name: str) -> str:
+    """What `checked` lets pass, in words; nothing where any value of the default's type will do."""
+    hint = get_type_hints(METHODS[method].build)[name]
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(get_args(hint))}"
+    if hint is bool:
+        return "true or false"
+    return str(RANGES[name]) if hint in (int, float) and name in RANGES else ""
+
+
 class _Callable(ModuleType):
     """`ttdg.adapt` is this package and also the verb: `ttdg.adapt(network, "tent")`."""
 

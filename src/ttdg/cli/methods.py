@@ -58,7 +58,7 @@ def card(name: str) -> "Table":
 
     if name not in METHODS:
         raise UserError(f"unknown method {name!r}{near_miss(name, METHODS)}")
-    method, options = METHODS[name], defaults(name)
+    method = METHODS[name]
     rows = {
         name: method.summary,
         "paper": method.paper,
@@ -69,7 +69,7 @@ def card(name: str) -> "Table":
         "answers": "without an update" if method.adapts == "nothing" else f"{when(name)} the update",
         "passes": f"{method.forwards} forward, {method.backwards} backward a batch, with default options",
         "needs": needs(name) or "nothing but a network",
-        "options": ", ".join(f"{option} = {value}" for option, value in options.items()) or "none",
+        "options": "\n".join(option(name, *each) for each in defaults(name).items()) or "none",
         "origin": method.origin,
         "tuned over": "; ".join(f"{k} {', '.join(map(str, v))}" for k, v in grid(name).items()) or "nothing",
         "in full": about(name),
@@ -78,6 +78,15 @@ def card(name: str) -> "Table":
     for label, value in rows.items():
         shown.add_row(f"[bold]{label}[/bold]", value)
     return shown
+
+
+def option(method: str, name: str, value: object) -> str:
+    """Its default, and what else it may be."""
+    from ttdg.adapt import allowed
+
+    shown = f"{value:.4g}" if isinstance(value, float) else repr(value) if value == "" else str(value)
+    other = allowed(method, name)
+    return f"{name} = {shown}{f'  ({other})' if other else ''}"
 
 
 def when(name: str) -> str:

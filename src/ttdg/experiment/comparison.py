@@ -58,7 +58,9 @@ def remarks(table: Table, batch: int | None = None) -> dict[str, str]:
     would take to write it), or that this batch size is none for it."""
     jobs = ((entry.label, table.run.jobs[entry.job]) for entry in table.run.entries)
     methods = {label: METHODS.get(job.method) for label, job in jobs if isinstance(job, Scoring)}
-    said = {label: "is a reconstruction" for label, method in methods.items() if method and method.reconstructed}
+    said = {
+        label: "is a reconstruction" for label, method in methods.items() if method and method.reconstructed
+    }
     if batch == 1:
         said |= {label: ALONE for label, method in methods.items() if method and "batch ≥ 2" in method.needs}
     return said

@@ -23,13 +23,20 @@ def pack_tuned(run: Path, folder: Path) -> list[Path]:
     if (run / TOGETHER).is_file():
         write_text(folder / TOGETHER, (run / TOGETHER).read_text(encoding="utf-8"))
         return [folder / TOGETHER]
-    found = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in run.glob("tuned/*.yaml")}
-    if not found:
+    if not (found := searches(run)):
         return []
     in_order = dict(sorted(found.items(), key=lambda item: (item[1]["method"], item[1]["sources"])))
     text = yaml.safe_dump(in_order, sort_keys=False, allow_unicode=True, width=200, default_flow_style=None)
     write_text(folder / TOGETHER, text)
     return [folder / TOGETHER]
+
+
+def searches(folder: Path) -> dict[str, Mapping[str, Any]]:
+    """Key → what a search says of itself, of a run or of packed records."""
+    if (folder / TOGETHER).is_file():
+        return yaml.safe_load((folder / TOGETHER).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    paths = folder.glob("tuned/*.yaml")
+    return {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths}
 
 
 @dataclass(frozen=True)

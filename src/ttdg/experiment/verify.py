@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import random
 import tempfile
@@ -19,6 +20,7 @@ from ttdg.experiment.jobs import Fitting, Scoring, Training, needs
 from ttdg.experiment.place import Place, benchmark_folder
 from ttdg.experiment.rowfile import COLUMNS
 from ttdg.experiment.summary import PERCENT
+from ttdg.experiment.tuned import searches
 from ttdg.experiment.work import score_job, work
 from ttdg.files import write_text
 from ttdg.training.checkpoint import versions
@@ -75,6 +77,7 @@ def verify(
     table = read_table(folder)
     root = _data(table, data)
     drawn = _draw(table, rows, seed)
+    _chosen(table, folder)
     differences: list[float] = []
     exact, retrained, other = True, 0, False
     with tempfile.TemporaryDirectory() as scratch:
@@ -125,6 +128,28 @@ def _apart(new: np.float32, old: np.float32) -> float:
     if new == old or (np.isnan(new) and np.isnan(old)):
         return 0.0
     return float("inf") if np.isnan(new) or np.isnan(old) else abs(float(new) - float(old))
+
+
+def _chosen(table: Table, folder: Path) -> None:
+    """A search is not run again, but it must have chosen its best trial, and that must be what the records ran with."""
+    found = searches(folder)
+    for key, search in found.items():
+        best = max(
+            search["trials"], key=lambda trial: -math.inf if math.isnan(trial["dice"]) else trial["dice"]
+        )
+        if search["dice"] != best["dice"] or search["chosen"] not in [t["options"] for t in search["trials"]]:
+            raise UserError(
+                f"search {key} in {folder} did not choose its best trial, {best['options']}: it was changed"
+            )
+    for key, about in table.about.items():
+        job = table.run.jobs[key]
+        if isinstance(job, Scoring) and job.tuning in found:
+            options = {**job.options, **found[job.tuning]["chosen"]}
+            if options != about["options"]:
+                raise UserError(
+                    f"search {job.tuning} in {folder} chose {options} for {job.method}, but record {key} ran with "
+                    f"{about['options']}: one of them was changed"
+                )
 
 
 def _as_run(job: Scoring, about: Mapping[str, Any]) -> Scoring:

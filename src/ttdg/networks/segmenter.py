@@ -45,6 +45,11 @@ class Segmenter(nn.Module):
             _move_strides(self.unet.encoder, spec.encoder)
 
     def encode(self, images: Float[Tensor, "b c h w"]) -> tuple[Tensor, ...]:
+        if images.ndim != 4 or images.shape[1] != self.spec.channels or not images.is_floating_point():
+            raise UserError(
+                f"this network takes a batch of normalised images, floats of shape (images, {self.spec.channels}, "
+                f"height, width), not {images.dtype} of shape {tuple(images.shape)}"
+            )
         return tuple(self.unet.encoder(images))
 
     def decode(self, features: tuple[Tensor, ...]) -> Float[Tensor, "b l h w"]:
