@@ -134,13 +134,12 @@ def _chosen(table: Table, folder: Path) -> None:
     """A search is not run again, but it must have chosen its best trial, and that must be what the records ran with."""
     found = searches(folder)
     for key, search in found.items():
-        best = max(
-            search["trials"], key=lambda trial: -math.inf if math.isnan(trial["dice"]) else trial["dice"]
-        )
-        if search["dice"] != best["dice"] or search["chosen"] not in [t["options"] for t in search["trials"]]:
-            raise UserError(
-                f"search {key} in {folder} did not choose its best trial, {best['options']}: it was changed"
-            )
+        scores = {json.dumps(trial["options"], sort_keys=True): trial["dice"] for trial in search["trials"]}
+        mine = scores.get(json.dumps(search["chosen"], sort_keys=True), math.inf)
+        if any(score > mine for score in scores.values()) or (
+            search["dice"] != mine and not math.isnan(mine)
+        ):
+            raise UserError(f"search {key} in {folder} did not choose its best trial: it was changed")
     for key, about in table.about.items():
         job = table.run.jobs[key]
         if isinstance(job, Scoring) and job.tuning in found:
