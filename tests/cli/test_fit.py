@@ -45,7 +45,10 @@ def test_prior_then_judge_lie_beside_the_checkpoint_and_their_methods_run(model,
     result = fit("judge", model, discs, *SHORT)
     assert result.exit_code == 0, result.exception
     assert "judge.safetensors" in result.output
-    assert set(load(model).parts) == {"prior", "judge"}
+    parts = load(model).parts
+    assert set(parts) == {"prior", "judge"}
+    assert parts["prior"].fitted == {"steps": 2, "seed": 0}
+    assert parts["judge"].fitted["readings"] == "four"
     assert (model / "model.safetensors").read_bytes() == weights
     scored = run(
         "evaluate", "-m", model, "-d", discs, "--site", "west", "--method", "universe", "--device", "cpu"

@@ -172,7 +172,7 @@ def test_a_choice_that_the_records_did_not_run_with_is_not_verified(done, tmp_pa
     worst = min(search["trials"], key=lambda trial: trial["dice"])
     worst["dice"], search["chosen"] = search["dice"], worst["options"]
     path.write_text(yaml.safe_dump(searches))
-    with pytest.raises(UserError, match="but record .* ran with"):
+    with pytest.raises(UserError, match=r"but record .* ran with"):
         verify(tmp_path, rows=1, data=place.data, models=place.models)
 
 

@@ -1,7 +1,9 @@
 """ttdg fit-prior, ttdg fit-judge: what `universe` and `judge` need besides the network, from its own source images."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -58,7 +60,7 @@ def fit_prior(
         prior = fit(
             loaded.network, given.train, loaded.card.benchmark, steps=steps, seed=seed, progress=progress
         )
-    _write(model, loaded, "prior", prior.to_part())
+    _write(model, loaded, "prior", prior.to_part(), {"steps": steps, "seed": seed})
     if (model / "judge.safetensors").exists():
         typer.echo(
             f"{model}: its judge knew another prior; fit it again with `ttdg fit-judge {model} --again`"
@@ -108,12 +110,24 @@ def fit_judge(
     (part,) = wanted("judge", ("prior",), loaded.parts)
     prior = MorphologyPrior.from_part(part).to(next(loaded.network.parameters()).device)
     given = _sources(loaded, data, benchmark, sources, workers)
+    how: dict[str, Any] = {
+        "draws": draws,
+        "mixing_steps": mixing_steps,
+        "readings": readings,
+        "controls": controls,
+        "seed": seed,
+    }
     with bar("fitting judge", rounds(given.held_out, draws)) as progress:
         judge = fit(
-            loaded.network, prior, given.train, given.held_out, loaded.card.benchmark,
-            draws=draws, mixing_steps=mixing_steps, readings=readings, controls=controls, seed=seed, progress=progress,
-        )  # fmt: skip
-    _write(model, loaded, "judge", judge)
+            loaded.network,
+            prior,
+            given.train,
+            given.held_out,
+            loaded.card.benchmark,
+            **how,
+            progress=progress,
+        )
+    _write(model, loaded, "judge", judge, {name: value for name, value in how.items() if value is not None})
 
 
 def _open(folder: Path, part: str, device: str, again: bool) -> "Model | None":
@@ -150,8 +164,8 @@ def _sources(
     return loaded
 
 
-def _write(folder: Path, model: "Model", name: str, part: "Part") -> None:
+def _write(folder: Path, model: "Model", name: str, part: "Part", how: Mapping[str, Any]) -> None:
     from ttdg.parts import save_part
 
-    path = save_part(folder, name, part, model.card.sha256)
+    path = save_part(folder, name, replace(part, fitted=how), model.card.sha256)
     typer.echo(f"{path}: {path.stat().st_size / 1e6:.2f} MB")
