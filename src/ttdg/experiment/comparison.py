@@ -45,7 +45,7 @@ def views(table: Table) -> list[View]:
         mine, of_group = in_group(means, group), []
         for metric in (m for m in SCORES if m in distinct(mine, "metric")):
             of_group.append(score_view(mine, group, metric))
-        regions = [r for r in distinct(mine, "region") if r]
+        regions = sorted(r for r in distinct(mine, "region") if r)  # a pack has them in another order
         for region in regions if len(regions) > 1 else ():
             of_group.append(score_view(mine.filter(polars().col("region") == region), group, "dice", region))
         of_group.append(comparison_view(table, mine, in_group(images, group), group))
