@@ -53,6 +53,8 @@ def main() -> None:
     parser.add_argument("after", type=Path)
     options = parser.parse_args()
     before, after = read_table(options.before), read_table(options.after)
+    if not before.about.keys() & after.about.keys():
+        parser.error("these runs have no scoring in common")
     models = {
         (about["model"], after.about[key]["model"])
         for key, about in before.about.items()

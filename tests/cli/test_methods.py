@@ -38,6 +38,10 @@ def test_a_wide_table_also_says_when_a_method_answers_what_it_needs_and_whose_it
     assert "answers" not in shown(columns=80).splitlines()[1]
 
 
+def test_the_table_says_what_is_a_reconstruction():
+    assert "tasd-r is a reconstruction." in " ".join(shown(columns=80).split())
+
+
 def test_the_table_says_what_reset_means():
     output = " ".join(shown(columns=80).split())
     assert "reset: the policy it was published with; in an evaluation --stream decides" in output

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -42,6 +44,9 @@ def test_tables_are_functions_of_records():
     assert [(row.method, row.images, row.dice) for row in rows] == [("source", 2, 50.0), ("tent", 2, 75.0)]
     assert rows[0].by_region == {"disc": 50.0, "cup": 50.0}
     assert render(rows, "title").row_count == 2
+    assert render(rows, "title").caption is None
+    rebuilt = render([replace(row, method="tasd-r") for row in rows], "title")
+    assert rebuilt.caption == "tasd-r is a reconstruction"
 
 
 def test_records_of_another_format_are_refused_in_words(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from ttdg.errors import UserError
-from ttdg.experiment.tuned import choices_for, chosen, read_choices
+from ttdg.experiment.tuned import choices_for, chosen, read_choices, searches
 
 PUBLISHED = sorted((Path(__file__).parents[2] / "docs" / "records").glob("*/tuned.yaml"))
 
@@ -36,3 +36,18 @@ def test_a_torn_choice_is_one_sentence(tmp_path):
     (tmp_path / "a.yaml").write_text("chosen")
     with pytest.raises(UserError, match="does not say what was chosen"):
         chosen(tmp_path / "a.yaml")
+
+
+@pytest.mark.parametrize("text", ["", "chosen", "a: [", "chosen: {}\nmethod: tent"])
+@pytest.mark.parametrize("name", ["tuned/k.yaml", "tuned.yaml"])
+def test_a_torn_search_is_one_sentence(tmp_path, name, text):
+    (tmp_path / "tuned").mkdir()
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=r"does not say what was chosen.*ttdg bench"):
+        searches(tmp_path)
+
+
+def test_a_search_that_a_kill_left_half_written_is_none(tmp_path):
+    (tmp_path / "tuned").mkdir()
+    (tmp_path / "tuned" / ".k-1.yaml").touch()
+    assert searches(tmp_path) == {}

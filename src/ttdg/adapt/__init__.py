@@ -6,7 +6,7 @@ A method is one file with a factory and a `METHOD` that declares what it does, a
 import copy
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
 
@@ -95,6 +95,11 @@ def adapt(model: nn.Module | Trained, method: str, **options: Any) -> Adapter:
     network, parts = (model, {}) if isinstance(model, nn.Module) else (model.network, model.parts)
     found = wanted(method, METHODS[method].parts, parts)
     return METHODS[method].build(copy.deepcopy(network), *found, **values)
+
+
+def reconstructions(methods: Iterable[str]) -> list[str]:
+    """Those of them that nobody published in full: wherever one is named, that is said."""
+    return [name for name in dict.fromkeys(methods) if name in METHODS and METHODS[name].reconstructed]
 
 
 def defaults(method: str) -> dict[str, Any]:

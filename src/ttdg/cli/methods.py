@@ -33,10 +33,11 @@ def table(wide: bool) -> "Table":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from ttdg.adapt import METHODS
+    from ttdg.adapt import METHODS, reconstructions
 
+    caption = " ".join((CAPTION, *(f"{name} is a reconstruction." for name in reconstructions(METHODS))))
     shown = Table(
-        box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, caption=CAPTION, caption_justify="left"
+        box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, caption=caption, caption_justify="left"
     )
     for column in ("method", "adapts", "norm", "reset", "fwd/bwd", "parts"):
         shown.add_column(column, no_wrap=column in ("method", "reset", "fwd/bwd"), overflow="fold")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ttdg.adapt import reconstructions
 from ttdg.experiment.records import Records
 
 if TYPE_CHECKING:
@@ -52,7 +53,10 @@ def render(rows: Sequence[Row], title: str) -> "Table":
 
     regions = list(rows[0].by_region) if rows else []
     several = len(regions) > 1
-    table = Table(title=title, title_justify="left")
+    rebuilt = [f"{name} is a reconstruction" for name in reconstructions(row.method for row in rows)]
+    table = Table(
+        title=title, title_justify="left", caption="; ".join(rebuilt) or None, caption_justify="left"
+    )
     for name in ("site", "method"):
         table.add_column(name)
     for name in ("images", "Dice", *(regions if several else []), "E", "S", "ms/image"):

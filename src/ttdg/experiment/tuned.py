@@ -33,10 +33,35 @@ def pack_tuned(run: Path, folder: Path) -> list[Path]:
 
 def searches(folder: Path) -> dict[str, Mapping[str, Any]]:
     """Key → what a search says of itself, of a run or of packed records."""
-    if (folder / TOGETHER).is_file():
-        return yaml.safe_load((folder / TOGETHER).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
-    paths = folder.glob("tuned/*.yaml")
-    return {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths}
+    if (together := folder / TOGETHER).is_file():
+        found = _read(together)
+        return {key: _whole(search, together) for key, search in found.items()}
+    paths = [path for path in folder.glob("tuned/*.yaml") if not path.name.startswith(".")]  # half-written
+    return {path.stem: _whole(_read(path), path) for path in paths}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, yaml.YAMLError, TypeError, ValueError):
+        raise _torn(path) from None
+
+
+def _torn(path: Path) -> UserError:
+    return UserError(
+        f"{path} does not say what was chosen; remove it and give the same `ttdg bench` command again: only what it "
+        "held is made anew"
+    )
+
+
+def _whole(search: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """A search with all it must say."""
+    if (
+        not isinstance(search, Mapping)
+        or not {"method", "sources", "chosen", "dice", "trials"} <= search.keys()
+    ):
+        raise _torn(path)
+    return search
 
 
 @dataclass(frozen=True)
@@ -110,9 +135,6 @@ def _batch(search: Mapping[str, Any]) -> int | None:
 def chosen(path: Path) -> dict[str, Any]:
     """The options that `write_tuned` was told of."""
     try:
-        return dict(yaml.safe_load(path.read_text(encoding="utf-8"))["chosen"])
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError) as error:
-        raise UserError(
-            f"{path} does not say what was chosen ({error.__class__.__name__}); remove it and give the same "
-            "`ttdg bench` command again: only what it held is made anew"
-        ) from None
+        return dict(_read(path)["chosen"])
+    except (TypeError, ValueError, KeyError):
+        raise _torn(path) from None
