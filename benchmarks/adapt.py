@@ -27,15 +27,19 @@ from rich.console import Console
 from rich.table import Table
 
 from adapt_whole import made_parts, reading_and_scoring, resident_growth, training_speed, whole_site
-from ttdg.adapt import METHODS, adapt
+from ttdg.adaptation import METHODS, adapt
+from ttdg.checkpoints import Model, ModelCard
 from ttdg.data import find_sites, load_arrays, load_benchmark
-from ttdg.data.synthetic import write_benchmark
-from ttdg.networks import NetworkSpec, Segmenter, replay
-from ttdg.training import Model, ModelCard, Recipe
+from ttdg.data.synthetic.write import write_benchmark
+from ttdg.networks import NetworkSpec, Segmenter, cuda_graph
+from ttdg.training import Recipe
 from ttdg.training.losses import dice_cross_entropy
 
-WARM_UP = replay.WARM_UP + 3  # calls: those before the recording, the recording, and two more
-WAYS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {"": nullcontext, "eager_": replay.off}
+WARM_UP = cuda_graph.WARM_UP + 3  # calls: those before the recording, the recording, and two more
+WAYS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
+    "": nullcontext,
+    "eager_": cuda_graph.disabled,
+}
 
 
 def ways(device: str) -> Mapping[str, Callable[[], AbstractContextManager[None]]]:
@@ -82,8 +86,8 @@ def peak_memory(make: Callable[[], Callable[[], object]]) -> float:
     return torch.cuda.max_memory_allocated() / 2**20
 
 
-def is_recorded(call: replay.Replay | None) -> bool:
-    return call is not None and any(isinstance(known, replay._Recording) for known in call._kept.values())
+def is_recorded(call: cuda_graph.Replay | None) -> bool:
+    return call is not None and any(isinstance(known, cuda_graph._Recording) for known in call._kept.values())
 
 
 def training_step(network: torch.nn.Module, images: torch.Tensor) -> Callable[[], None]:

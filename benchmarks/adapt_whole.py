@@ -6,18 +6,19 @@ from pathlib import Path
 
 import psutil
 
-from ttdg.adapt import METHODS, adapt
-from ttdg.adapt.judge_fit import fit_judge
+from ttdg.adaptation import METHODS, adapt
+from ttdg.adaptation.judge.fit import fit_judge
+from ttdg.checkpoints import Model
 from ttdg.data import Arrays, Benchmark, find_sites, stream
-from ttdg.experiment.evaluate import Setting
-from ttdg.experiment.records import write
-from ttdg.experiment.site import evaluate_site
+from ttdg.evaluation.evaluate import Setting
+from ttdg.evaluation.old_records import write
+from ttdg.evaluation.site import evaluate_site
 from ttdg.metrics import score
-from ttdg.networks import Segmenter, replay
-from ttdg.parts import Part
+from ttdg.networks import Segmenter, cuda_graph
 from ttdg.prior import MorphologyPrior, prior_for
-from ttdg.training import Model, Recipe, load_sources, make_fabric, train
-from ttdg.training.extras import fit_part
+from ttdg.training import Recipe, load_sources, make_fabric, train
+from ttdg.training.parts.fits import fit_part
+from ttdg.types import Part
 
 
 def made_parts(network: Segmenter, benchmark: Benchmark, arrays: Arrays, names: list[str]) -> dict[str, Part]:
@@ -73,7 +74,7 @@ def training_speed(folder: Path, benchmark: Benchmark, recipe: Recipe, device: s
     events: list[tuple[int, float]] = []
     train(
         sources.train, {}, benchmark, recipe,
-        folder.parent / f"model-{recipe.batch}-{recipe.universe}-{replay.enabled()}",
+        folder.parent / f"model-{recipe.batch}-{recipe.universe}-{cuda_graph.enabled()}",
         fabric=make_fabric(recipe, device), provenance=sources.provenance, every=recipe.steps,
         on_progress=lambda event: events.append((event.step, time.perf_counter())),
     )  # fmt: skip

@@ -27,10 +27,10 @@ REGIONS = ("disc", "cup")
 
 def made_up(folder: Path, rows: int) -> int:
     """A run of `rows` rows: 10 methods, 5 targets, as many seeds as it takes. Values are random, not results."""
-    from ttdg.experiment.jobs import Scoring, key_of
-    from ttdg.experiment.protocol import Target
-    from ttdg.experiment.rowfile import COLUMNS
-    from ttdg.experiment.runfile import Entry, Run, write_run
+    from ttdg.bench.jobs import Scoring, key_of
+    from ttdg.bench.run_file import RunPlan, TableEntry, write_run
+    from ttdg.evaluation.protocols import Target
+    from ttdg.evaluation.records import COLUMNS
 
     per_job = IMAGES * (len(REGIONS) * len(METRICS) + 1)
     jobs, entries, rng = {}, [], np.random.default_rng(0)
@@ -43,7 +43,7 @@ def made_up(folder: Path, rows: int) -> int:
         )
         key = key_of(job)
         jobs[key] = job
-        entries.append(Entry("made up", "leave-one-out", f"m{method}", "others", key))
+        entries.append(TableEntry("made up", "leave-one-out", f"m{method}", "others", key))
         values = iter(rng.random(per_job).astype(np.float32).tolist())
         place = f"s{target},s{target}"
         lines = [",".join(COLUMNS)]
@@ -55,7 +55,7 @@ def made_up(folder: Path, rows: int) -> int:
         text = f"#{json.dumps(about)}\n" + "\n".join(lines) + "\n"
         (folder / "records" / f"{key}.csv.gz").write_bytes(gzip.compress(text.encode(), 6, mtime=0))
         number += 1
-    write_run(folder, replace(Run("made up", "m0", 5.0, {}, {}, ()), jobs=jobs, entries=tuple(entries)))
+    write_run(folder, replace(RunPlan("made up", "m0", 5.0, {}, {}, ()), jobs=jobs, entries=tuple(entries)))
     return number * per_job
 
 
@@ -85,22 +85,22 @@ def rows(count: int) -> None:
 
 def overhead(config: Path) -> None:
     """One worker, so that jobs follow each other: what is not spent in them is the engine's."""
-    from ttdg.experiment.display import Board, picture
-    from ttdg.experiment.executors import Options, make_executor
-    from ttdg.experiment.request import Request
-    from ttdg.experiment.run import aside, run_jobs
+    from ttdg.bench.console import RunningMeans, progress_view
+    from ttdg.bench.executors import Options, make_executor
+    from ttdg.bench.request import RunRequest
+    from ttdg.bench.run import prepare_in_subprocess, run_jobs
 
     with tempfile.TemporaryDirectory() as folder:
-        request = Request(config, Path(folder) / "run", device="cpu", workers=1, threads=1)
-        aside(request)  # draws the hospitals, where the yaml asks for drawn ones
+        request = RunRequest(config, Path(folder) / "run", device="cpu", workers=1, threads=1)
+        prepare_in_subprocess(request)  # draws the hospitals, where the yaml asks for drawn ones
         begin = time.perf_counter()
-        ready = aside(request)
+        ready = prepare_in_subprocess(request)
         planned = time.perf_counter() - begin
-        board, last = Board(ready.run, ready.place), []
+        board, last = RunningMeans(ready.run, ready.place), []
 
         def watch(schedule: object) -> None:
             board.update(schedule)  # type: ignore[arg-type]
-            picture(schedule, board, 1)  # type: ignore[arg-type]
+            progress_view(schedule, board, 1)  # type: ignore[arg-type]
             last[:] = [schedule]
 
         start = time.perf_counter()

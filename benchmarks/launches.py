@@ -29,12 +29,13 @@ from rich.table import Table
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from adapt_whole import made_parts
-from ttdg.adapt import METHODS, adapt, grouped
+from ttdg.adaptation import METHODS, adapt
+from ttdg.checkpoints import Model, ModelCard
 from ttdg.data import find_sites, load_arrays, load_benchmark
-from ttdg.data.synthetic import write_benchmark
-from ttdg.matching import lagged
-from ttdg.networks import NetworkSpec, Segmenter, replay
-from ttdg.training import Model, ModelCard
+from ttdg.data.synthetic.write import write_benchmark
+from ttdg.matching import nonblocking
+from ttdg.networks import NetworkSpec, Segmenter, cuda_graph
+from ttdg.networks.batchnorm import grouped
 
 FREE = {
     "detach",
@@ -98,7 +99,7 @@ def _masked(args: tuple[Any, ...]) -> bool:
 def as_on_a_gpu(launches: Launches) -> Iterator[None]:
     """What asks where a tensor lies hears: on a GPU. Optimisers are fused then, Sinkhorn's plan and a
     grouped BatchNorm count as their fused kernels, and loops hear late that they are at rest, which is no waiting."""
-    sinkhorn = importlib.import_module("ttdg.matching.sinkhorn")  # the name is also its function's
+    sinkhorn = importlib.import_module("ttdg.matching.sinkhorn.api")  # the name is also its function's
 
     def uncounted(work: Callable[..., Any], instead: int = 0) -> Callable[..., Any]:
         def called(*args: Any) -> Any:
@@ -123,9 +124,9 @@ def as_on_a_gpu(launches: Launches) -> Iterator[None]:
         mock.patch.object(sinkhorn, "_plan", uncounted(sinkhorn._plan, SINKHORN)),
         mock.patch.object(sinkhorn, "_fused_kernel", return_value=None),
         mock.patch.object(grouped, "gpu_program", return_value=uncounted(grouped._normalise, 1)),
-        mock.patch.object(lagged, "_sent", lambda question: (question, None)),
-        mock.patch.object(lagged, "_arrived", uncounted(lagged._arrived)),
-        replay.off(),
+        mock.patch.object(nonblocking, "_sent", lambda question: (question, None)),
+        mock.patch.object(nonblocking, "_arrived", uncounted(nonblocking._arrived)),
+        cuda_graph.disabled(),
     ):
         yield
 

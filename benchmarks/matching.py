@@ -32,7 +32,8 @@ from matching_planted import plant, recall
 from matching_rounding import rounding_section
 from matching_step import step_section
 from matching_timing import D, N, Runs, race, random_problem, repeat, table
-from ttdg.matching import match, qap_direction, sinkhorn, sinkhorn_log, solve
+from ttdg.matching import match, qap_direction, solve
+from ttdg.matching.sinkhorn import sinkhorn, sinkhorn_log
 
 
 def sinkhorn_section(device: str, rounds: int) -> None:
@@ -158,8 +159,8 @@ def end_to_end_section(device: str, rounds: int) -> None:
 
 
 def _eager(S: Tensor, a: Tensor, b: Tensor, tau: float) -> Tensor:
-    from ttdg.matching.balance import balance
-    from ttdg.matching.scaling import scale
+    from ttdg.matching.sinkhorn.balance import balance
+    from ttdg.matching.sinkhorn.scaling import scale
 
     return scale(*balance(S, a, b), tau, 0.0, 10).plan(*S.shape[1:])
 
@@ -219,7 +220,7 @@ def _trust_fused_kernel() -> None:
     """Only if it proves right in a process of its own: an illegal access would end this one."""
     if subprocess.run([sys.executable, __file__, "fused", "--device", "cuda"], check=False).returncode:
         print("\nthe fused kernel failed: all that follows is without it", flush=True)
-        sys.modules["ttdg.matching.sinkhorn"]._fused_kernel = lambda: None  # type: ignore[attr-defined]
+        sys.modules["ttdg.matching.sinkhorn.api"]._fused_kernel = lambda: None  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

@@ -5,14 +5,14 @@ from functools import partial
 import torch
 
 from matching_timing import captured, race, table
-from ttdg.matching import sinkhorn_log
+from ttdg.matching.sinkhorn import sinkhorn_log
 
 SHAPES = ((1, 1), (20, 30), (30, 30), (40, 30), (100, 120), (127, 127), (100, 200), (200, 100))
 
 
 def fused_section(device: str, rounds: int) -> None:
     """Fails on a wrong plan."""
-    from ttdg.matching import fused
+    from ttdg.matching.sinkhorn import triton
 
     worst: dict[str, float] = {}
     for n, d in SHAPES:
@@ -20,7 +20,7 @@ def fused_section(device: str, rounds: int) -> None:
         a, b = torch.ones(4, n, device=device), torch.ones(4, d, device=device)
         a[1, n // 2 :] = 0
         for tau in (1.0, 0.05, 0.005):
-            P, _ = fused.plan(S, a, b, tau, 0.0, 10)
+            P, _ = triton.fused_sinkhorn(S, a, b, tau, 0.0, 10)
             exact = sinkhorn_log(S.double(), a.double(), b.double(), tau, sweeps=10)
             worst[f"{n}×{d}, τ = {tau}"] = float((P - exact).abs().max())
     rows = [[name, f"{error:.1e}"] for name, error in worst.items()]
@@ -32,7 +32,7 @@ def fused_section(device: str, rounds: int) -> None:
         S = torch.rand(m, 100, 120, generator=torch.Generator().manual_seed(m)).to(device)
         a, b = torch.ones(m, 100, device=device), torch.ones(m, 120, device=device)
         runs = {
-            str(warps): captured(partial(fused.plan, S, a, b, 0.05, 0.0, 10, warps=warps))
+            str(warps): captured(partial(triton.fused_sinkhorn, S, a, b, 0.05, 0.0, 10, warps=warps))
             for warps in (8, 16, 32)
         }
         times = race(runs, rounds, device)

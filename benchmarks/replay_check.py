@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from adapt import is_recorded
-from ttdg.adapt import METHODS, adapt
-from ttdg.adapt.judge_fit import fit_judge
+from ttdg.adaptation import METHODS, adapt
+from ttdg.adaptation.judge.fit import fit_judge
+from ttdg.checkpoints import Model, ModelCard
 from ttdg.data import Arrays, Benchmark, Exact
-from ttdg.experiment.measure import counted_passes
-from ttdg.networks import NetworkSpec, Segmenter, replay
+from ttdg.evaluation.cost import counted_passes
+from ttdg.networks import NetworkSpec, Segmenter, cuda_graph
 from ttdg.prior import prior_for
-from ttdg.training import Model, Recipe, make_fabric
-from ttdg.training.checkpoint import ModelCard
+from ttdg.training import Recipe, make_fabric
 from ttdg.training.learner import Learner
 from ttdg.training.train import _set_up, build
 
@@ -63,7 +63,7 @@ def judged(network: Segmenter) -> Model:
 def adapted(network: Segmenter | Model, method: str, size: int, recorded: bool) -> tuple[list[Tensor], str]:
     """All answers and losses, the way the weights went, and what is wrong with how they were made."""
     wrong = []
-    with nullcontext() if recorded else replay.off(), counted_passes() as passes:
+    with nullcontext() if recorded else cuda_graph.disabled(), counted_passes() as passes:
         adapter: Any = adapt(network, method)
         source = {name: value.clone() for name, value in adapter.network.state_dict().items()}
         results = []
@@ -88,7 +88,7 @@ def adapted(network: Segmenter | Model, method: str, size: int, recorded: bool) 
 
 def trained(recipe: Recipe, recorded: bool) -> tuple[list[Tensor], str]:
     """The losses of some steps, and the way the weights went."""
-    with nullcontext() if recorded else replay.off():
+    with nullcontext() if recorded else cuda_graph.disabled():
         torch.manual_seed(0)
         network = build(recipe, LABELS)
         prior = prior_for(network, LABELS) if recipe.universe else None
@@ -153,7 +153,7 @@ def refused(size: int) -> bool:
         warnings.simplefilter("always")
         adapter: Any = adapt(network, "source")
         answers = [adapter(x) for x in images]
-    with replay.off():
+    with cuda_graph.disabled():
         good = all(torch.equal(a, adapter(x)) for a, x in zip(answers, images, strict=True))
     good &= sum("unrecorded" in str(w.message) for w in said) == 1
     good &= torch.cuda.current_stream() == torch.cuda.default_stream()

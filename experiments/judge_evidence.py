@@ -18,13 +18,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ttdg.adapt.judge_fit import Tables, evidence_tables, gather, sight
-from ttdg.adapt.mixing import fit_mixing
+from ttdg.adaptation.judge.fit import Tables, evidence_source, evidence_tables, gather
+from ttdg.adaptation.judge.mixing import fit_mixing
+from ttdg.bench.jobs import Training
+from ttdg.bench.run_file import read_run
+from ttdg.checkpoints import load
 from ttdg.data import Arrays, find_sites, load_site
-from ttdg.experiment.jobs import Training
-from ttdg.experiment.runfile import read_run
 from ttdg.prior import MorphologyPrior
-from ttdg.training import load, load_sources
+from ttdg.training import load_sources
 
 
 def evidence(folder: Path, data: Path, options: argparse.Namespace) -> str:
@@ -41,7 +42,7 @@ def evidence(folder: Path, data: Path, options: argparse.Namespace) -> str:
     network = copy.deepcopy(model.network)
     fit_mixing(network, list(sources.train.values()), benchmark, seed=seed)
     prior = MorphologyPrior.from_part(model.parts["prior"]).to(options.device)
-    seen = sight(network, prior, sources.train, benchmark)
+    seen = evidence_source(network, prior, sources.train, benchmark)
     for site in (site for site in sites if site not in model.card.sources):
         arrays = shuffled(load_site(sites[site], benchmark), options.images, seed)
         for group in (g for g in (4, 1, 16) if g <= len(arrays.cases)):

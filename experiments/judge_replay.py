@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ttdg.adapt.candidates import candidates_of
-from ttdg.adapt.judge import FALLBACK, UNIVERSES, EvidenceKind, choose
-from ttdg.adapt.judge_fit import Table, Tables, inputs, joined
-from ttdg.adapt.readings import SETS
-from ttdg.adapt.regressor import Prediction, fit_regressor
-from ttdg.experiment.statistics import bootstrap
+from ttdg.adaptation.judge.candidates import candidates_of
+from ttdg.adaptation.judge.fit import EvidenceTable, Tables, concatenated, inputs
+from ttdg.adaptation.judge.method import FALLBACK, UNIVERSES, EvidenceKind, choose
+from ttdg.adaptation.judge.readings import SETS
+from ttdg.adaptation.judge.regressor import Prediction, fit_regressor
+from ttdg.evaluation.statistics import bootstrap
 
 RULES = list(product((0.02, 0.05, 0.1), (0.0, 0.5, 1.0)))
 READINGS = SETS["four"]
@@ -47,7 +47,7 @@ def read(path: Path) -> Tables:
             if key.startswith(f"{universe} ")
         }
         dice, hospital = own.pop("dice"), own.pop("hospital").long()
-        tables[universe] = Table(own, dice, hospital, PLAIN)
+        tables[universe] = EvidenceTable(own, dice, hospital, PLAIN)
     return tables
 
 
@@ -65,7 +65,7 @@ def verdicts(folder: Path, with_nested: bool) -> Iterator[tuple[str, EvidenceKin
     """(model, kind, what was expected at a target, Dice of every candidate and region), in batches of 4."""
     for source in sorted(folder.glob("*.source.npz")):
         model = source.name.removesuffix(".source.npz")
-        fitted = joined([read(source), *(nested(folder, model) if with_nested else ())])
+        fitted = concatenated([read(source), *(nested(folder, model) if with_nested else ())])
         seed = int(model.rsplit("seed", 1)[1])
         for kind in get_args(EvidenceKind):
             x, dice, _ = inputs(fitted, kind)

@@ -19,10 +19,10 @@ import numpy as np
 import polars as pl
 from transfers import from_records, interval, means
 
-from ttdg.adapt import METHODS
-from ttdg.experiment.report import insert
-from ttdg.experiment.statistics import harm
-from ttdg.experiment.summary import by_transfer, differences
+from ttdg.adaptation import METHODS
+from ttdg.evaluation.statistics import harm
+from ttdg.report.aggregate import by_transfer, differences
+from ttdg.report.write import insert
 
 BATCHES = (4, 1)
 

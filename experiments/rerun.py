@@ -11,18 +11,18 @@ from pathlib import Path
 
 import polars as pl
 
-from ttdg.experiment.frame import Table, read_table
-from ttdg.experiment.jobs import Scoring
+from ttdg.bench.jobs import Scoring
+from ttdg.bench.results import RunTable, read_table
 
 IMAGE = ["job", "target", "site", "case", "region"]
 
 
-def dice(table: Table, name: str) -> pl.DataFrame:
+def dice(table: RunTable, name: str) -> pl.DataFrame:
     rows = table.rows.with_columns(pl.col(*IMAGE, "metric").cast(pl.String))
     return rows.filter(pl.col("metric") == "dice").select(*IMAGE, pl.col("value").alias(name))
 
 
-def shared(before: Table, after: Table) -> pl.DataFrame:
+def shared(before: RunTable, after: RunTable) -> pl.DataFrame:
     """job, method and batch of the scorings that answer the same question with the same model."""
     lines = []
     for key in before.about.keys() & after.about.keys():
@@ -32,7 +32,7 @@ def shared(before: Table, after: Table) -> pl.DataFrame:
     return pl.DataFrame(lines, ["job", "method", "batch"], orient="row")
 
 
-def compare(before: Table, after: Table) -> pl.DataFrame:
+def compare(before: RunTable, after: RunTable) -> pl.DataFrame:
     """By method and batch size: scorings, those without a difference, and the differences in points of Dice."""
     each = dice(before, "old").join(dice(after, "new"), on=IMAGE).join(shared(before, after), on="job")
     apart = 100 * (pl.col("new") - pl.col("old"))

@@ -20,10 +20,10 @@ import numpy as np
 import polars as pl
 from scipy.stats import spearmanr
 
-from ttdg.experiment.frame import SETTING, only, read_table
-from ttdg.experiment.report import insert
-from ttdg.experiment.statistics import bootstrap, harm
-from ttdg.experiment.summary import IMAGE, by_transfer, differences, image_dice, with_settings
+from ttdg.bench.results import SETTING, only, read_table
+from ttdg.evaluation.statistics import bootstrap, harm
+from ttdg.report.aggregate import IMAGE, by_transfer, differences, image_dice, with_settings
+from ttdg.report.write import insert
 
 PAIRS = (
     ("universe", "universe, random universe"), ("judge", "judge, no universe"), ("universe", "flip averaging"),

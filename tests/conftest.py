@@ -5,9 +5,15 @@ import pytest
 import torch
 from PIL import Image
 
-from ttdg.data import load_benchmark
+from ttdg.bench.config import parse_config
+from ttdg.bench.folder import RunFolder
+from ttdg.bench.plan import plan_jobs, survey
+from ttdg.bench.run import run_jobs
+from ttdg.bench.run_file import RunPlan, write_run
+from ttdg.bench.worker import run_job
+from ttdg.checkpoints import Model, ModelCard
+from ttdg.data import find_sites, load_benchmark
 from ttdg.networks import NetworkSpec, Segmenter
-from ttdg.training import Model, ModelCard
 
 torch.set_num_threads(1)
 
@@ -53,3 +59,92 @@ def disc_model(discs):
     return Model(
         network, ModelCard(network.spec, load_benchmark(None, discs), {"east": {"cases": 10}}, sha256="0")
     )
+
+
+# A benchmark run small enough for a second: discs, a light network, one step of training.
+
+RECIPE = {"encoder": "light", "steps": 1, "batch": 2, "universe": 0.0}
+EXPERIMENT = {"name": "main", "protocol": "leave-one-out", "methods": ["source", "norm"]}
+
+
+@pytest.fixture(scope="session")
+def world(discs):
+    return survey(load_benchmark(None, discs), find_sites(discs))
+
+
+@pytest.fixture
+def planned(world):
+    """`planned(**fields)` is the run of a config with one small experiment unless others are given."""
+
+    def make(*experiments, **fields):
+        wanted = {"name": "t", "recipe": RECIPE, "experiments": list(experiments) or [EXPERIMENT], **fields}
+        config = parse_config(wanted, "t.yaml")
+        jobs = plan_jobs(config, world)
+        return RunPlan(
+            config.name, config.baseline, config.harm, config.model_dump(), jobs.jobs, jobs.entries
+        )
+
+    return make
+
+
+@pytest.fixture
+def place(tmp_path, discs):
+    return RunFolder(tmp_path / "run", discs, tmp_path / "run" / "models")
+
+
+@pytest.fixture
+def started(planned, place):
+    """A run with its `run.json`, ready for `run_jobs`."""
+
+    def make(*experiments, **fields):
+        run = planned(*experiments, **fields)
+        write_run(place.run, run)
+        return run
+
+    return make
+
+
+class Inline:
+    """An executor in this very process, for tests: a job runs when its end is waited for."""
+
+    def __init__(self, place, slots=1):
+        self.place, self.slots, self.queue, self.order = place, slots, [], []
+
+    def submit(self, key, spec):
+        self.queue.append((key, spec))
+
+    def wait(self, seconds):
+        key, spec = self.queue.pop(0)
+        self.order.append(key)
+        return [run_job(key, spec, self.place)]
+
+    def close(self):
+        self.queue.clear()
+
+
+@pytest.fixture(scope="session")
+def here():
+    """The class, for tests that need more than one."""
+    return Inline
+
+
+@pytest.fixture
+def inline(place):
+    return Inline(place)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory, discs, world):
+    """A run of two methods and two seeds at every site, done: (folder, run). Not to be changed."""
+    folder = tmp_path_factory.mktemp("finished")
+    experiment = EXPERIMENT | {"instances": True, "surfaces": True}
+    fields = {"name": "t", "recipe": RECIPE, "seeds": [0, 1], "experiments": [experiment]}
+    config = parse_config(fields, "t.yaml")
+    jobs = plan_jobs(config, world)
+    run = RunPlan(config.name, config.baseline, config.harm, config.model_dump(), jobs.jobs, jobs.entries,
+              str(discs), str(folder / "models"))  # fmt: skip
+    write_run(folder, run)
+    place = RunFolder(folder, discs, folder / "models")
+    ended = run_jobs(dict(run.jobs), place, lambda: Inline(place))
+    assert not ended.failed, ended.failed
+    return folder, run

@@ -7,12 +7,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from ttdg.checkpoints import read_card, save, save_part
 from ttdg.cli import app, main
 from ttdg.cli.options import parse_settings
 from ttdg.errors import UserError
-from ttdg.parts import Part, save_part
-from ttdg.training import save
-from ttdg.training.checkpoint import read_card
+from ttdg.types import Part
 
 COMMANDS = [[], ["demo"], ["data"], ["data", "check"], ["data", "synth"], ["data", "pack"], ["train"], ["evaluate"],
             ["predict"], ["info"], ["bench"], ["report"], ["verify"], ["leaderboard"], ["methods"],

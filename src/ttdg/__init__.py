@@ -14,25 +14,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ttdg.adapt import METHODS as METHODS
+    from ttdg.adaptation import METHODS as METHODS
+    from ttdg.adaptation import adapt as adapt
+    from ttdg.checkpoints import load as load
     from ttdg.networks import NetworkSpec as NetworkSpec
     from ttdg.networks import Segmenter as Segmenter
-    from ttdg.training.checkpoint import load as load
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "METHODS": "ttdg.adapt",
+    "METHODS": "ttdg.adaptation",
     "NetworkSpec": "ttdg.networks",
     "Segmenter": "ttdg.networks",
-    "load": "ttdg.training.checkpoint",
+    "adapt": "ttdg.adaptation",
+    "load": "ttdg.checkpoints",
 }
 __all__ = ["METHODS", "NetworkSpec", "Segmenter", "adapt", "load"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "adapt":
-        return importlib.import_module("ttdg.adapt")
     if name in _HOME:
         return getattr(importlib.import_module(_HOME[name]), name)
     raise AttributeError(f"module 'ttdg' has no attribute {name!r}")

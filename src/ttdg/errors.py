@@ -5,7 +5,7 @@ class UserError(ValueError):
     """Bad input, said in words: what is wrong, where, and what to do next."""
 
 
-def near_miss(name: str, known: object) -> str:
+def suggestion(name: str, known: object) -> str:
     """'; did you mean X?' for a name close to a known one, in whatever case, then the known names."""
     import difflib
 

@@ -2,7 +2,8 @@
 m graphs, n nodes, h node width, d universe, b images, c channels or classes, r regions."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -31,3 +32,12 @@ class Batch:
     images: Float[Tensor, "b c h w"]
     masks: Int[Tensor, "b h w"] | None
     cases: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a method needs from source time besides the network: tensors, and the settings to build it from."""
+
+    tensors: Mapping[str, Tensor]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    fitted: Mapping[str, Any] = field(default_factory=dict)  # how, such as in how many steps; {} if unknown

@@ -10,14 +10,13 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
-from ttdg.adapt import METHODS
+from ttdg.adaptation import METHODS
+from ttdg.checkpoints import read_card, save, save_part
 from ttdg.cli import app
 from ttdg.data import find_sites, split
 from ttdg.errors import UserError
-from ttdg.experiment.records import read
-from ttdg.parts import Part, save_part
-from ttdg.training import save
-from ttdg.training.checkpoint import read_card
+from ttdg.evaluation.old_records import read
+from ttdg.types import Part
 
 
 @pytest.fixture
@@ -122,7 +121,7 @@ def test_a_missing_file_is_said_to_be_missing(evaluate, tmp_path):
 
 
 def test_every_method_is_checked_before_the_first_runs(evaluate, monkeypatch):
-    monkeypatch.setattr("ttdg.experiment.site.evaluate_site", lambda *_, **__: pytest.fail("it ran"))
+    monkeypatch.setattr("ttdg.evaluation.site.evaluate_site", lambda *_, **__: pytest.fail("it ran"))
     with pytest.raises(UserError, match="did you mean 'tent'"):
         evaluate("--method", "source", "--method", "TENT")
     with pytest.raises(UserError, match="'itta' needs the part 'itta'"):
@@ -132,7 +131,7 @@ def test_every_method_is_checked_before_the_first_runs(evaluate, monkeypatch):
 @pytest.fixture
 def quick(evaluate, monkeypatch):
     """An evaluation that answers nothing: (site, method) in the order they would have run."""
-    from ttdg.experiment.records import Records
+    from ttdg.evaluation.old_records import Records
 
     ran = []
 
@@ -140,7 +139,7 @@ def quick(evaluate, monkeypatch):
         ran.append((setting.site, setting.method))
         return Records((), np.zeros((0, 256)))
 
-    monkeypatch.setattr("ttdg.experiment.site.evaluate_site", instead)
+    monkeypatch.setattr("ttdg.evaluation.site.evaluate_site", instead)
 
     def run(*arguments, **more):
         ran.clear()

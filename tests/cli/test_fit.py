@@ -5,9 +5,9 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
+from ttdg.checkpoints import load
 from ttdg.cli import app
 from ttdg.errors import UserError
-from ttdg.training import load
 
 
 def run(*arguments):

@@ -3,7 +3,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from ttdg.adapt import METHODS, defaults
+from ttdg.adaptation import METHODS, defaults
 from ttdg.cli import app
 from ttdg.errors import UserError
 

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from ttdg.data import Benchmark, check, render
+from ttdg.data import Benchmark, check_benchmark, check_table
 from ttdg.errors import UserError
 
 TABLE = "case,patient,split\ncase0,p,train\ncase1,p,train\ncase2,q,test\n"
@@ -17,14 +17,14 @@ TABLE = "case,patient,split\ncase0,p,train\ncase1,p,train\ncase2,q,test\n"
 def text_of(report) -> str:
     console = Console(width=160)
     with console.capture() as capture:
-        console.print(render(report))
+        console.print(check_table(report))
     return " ".join(capture.get().split())  # however it is wrapped
 
 
 def test_a_sound_benchmark_is_counted(make_site, fundus: Benchmark):
     make_site("a", 3, table=TABLE)
     root = make_site("b", 2, side=64)
-    report = check(root, fundus)
+    report = check_benchmark(root, fundus)
     assert report.ok
     assert report.cases == 5
     a, b = report.sites
@@ -52,7 +52,7 @@ def test_all_problems_are_found_at_once(make_site, fundus: Benchmark):
     (images / "case7.png").write_bytes(b"")  # image and mask both
     (masks / "case7.png").write_text("no picture")
     (root / "empty/images").mkdir(parents=True)
-    a, empty = check(root, fundus).sites
+    a, empty = check_benchmark(root, fundus).sites
     expected = (
         "case0.png has no mask", "case1.png is a mask without an image", "case2.png is 6 × 5 pixels",
         "case3.png: the mask holds values", "case4.png is truncated", "case5.png has the name of case5.jpg",
@@ -72,23 +72,23 @@ def test_all_problems_are_found_at_once(make_site, fundus: Benchmark):
 def test_a_report_with_a_problem_is_not_ok(make_site, fundus: Benchmark):
     root = make_site("a", 2)
     (root / "a/masks/case0.png").unlink()
-    assert not check(root, fundus).ok
+    assert not check_benchmark(root, fundus).ok
 
 
 def test_a_folder_without_sites_is_an_error(tmp_path, fundus: Benchmark):
     with pytest.raises(UserError, match="holds no site"):
-        check(tmp_path, fundus)
+        check_benchmark(tmp_path, fundus)
 
 
 def test_the_table_shows_counts_and_names_problems(make_site, fundus: Benchmark):
     root = make_site("a", 15)
-    assert "none" in text_of(check(root, fundus))
+    assert "none" in text_of(check_benchmark(root, fundus))
     for number in range(12):
         (root / f"a/masks/case{number}.png").unlink()
-    shown = text_of(check(root, fundus))
+    shown = text_of(check_benchmark(root, fundus))
     for words in ("fundus: 15 cases", "32 × 32: 15", "background", "12", "has no mask", "… and 2 more"):
         assert words in shown
 
 
 def test_names_that_look_like_markup_are_shown_as_they_are(make_site, fundus: Benchmark):
-    assert "[bold]" in text_of(check(make_site("[bold]", 1), fundus))
+    assert "[bold]" in text_of(check_benchmark(make_site("[bold]", 1), fundus))

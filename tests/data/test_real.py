@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ttdg.data import check, find_sites, load_benchmark, split, stream
+from ttdg.data import check_benchmark, find_sites, load_benchmark, split, stream
 
 ROOT = Path(os.environ.get("TTDG_DATA", "")) if os.environ.get("TTDG_DATA") else None
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
     ],
 )
 def test_the_real_folders_are_in_order_and_as_large_as_documented(name: str, counts: dict[str, int]):
-    report = check(ROOT / name, load_benchmark(name))
+    report = check_benchmark(ROOT / name, load_benchmark(name))
     assert [problem for site in report.sites for problem in site.problems] == []
     assert {site.name: site.cases for site in report.sites} == counts
 

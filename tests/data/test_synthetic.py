@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from PIL import Image
 from scipy import ndimage
 
-from ttdg.data import check, find_sites, load_benchmark, read_image
-from ttdg.data.synthetic import SITES, draw_site, write_benchmark
-from ttdg.data.synthetic.cases import patient_of
+from ttdg.data import check_benchmark, find_sites, load_benchmark, read_image
+from ttdg.data.synthetic.cases import SITES, draw_site, patient_of
 from ttdg.data.synthetic.fields import smooth_noise
 from ttdg.data.synthetic.style import Style, develop
+from ttdg.data.synthetic.write import write_benchmark
 from ttdg.errors import UserError
 
 VARIANTS = ("fundus", "polyp")
@@ -155,7 +155,7 @@ def test_the_default_size_is_described_by_the_packages_own_text(variant, tmp_pat
 
 def test_a_written_benchmark_passes_the_check(tmp_path):
     out = write_benchmark(tmp_path / "out", "fundus", count=6, size=48)
-    report = check(out, load_benchmark(None, out))
+    report = check_benchmark(out, load_benchmark(None, out))
     assert report.ok
     assert [(site.cases, site.patients) for site in report.sites] == [(6, 5)] * 5
 

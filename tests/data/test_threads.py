@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from ttdg.data.threads import cpus, in_order
+from ttdg.data.threads import cpus, ordered_map
 
 
 def test_results_come_in_the_order_of_the_items():
@@ -14,7 +14,7 @@ def test_results_come_in_the_order_of_the_items():
         time.sleep(0.005 * (n % 3 == 0))
         return n * n
 
-    results = [(n, future.result()) for n, future in in_order(slow_for_some, range(30), workers=4)]
+    results = [(n, future.result()) for n, future in ordered_map(slow_for_some, range(30), workers=4)]
     assert results == [(n, n * n) for n in range(30)]
 
 
@@ -29,7 +29,7 @@ def test_no_more_than_ahead_are_started_and_unclaimed(workers: int, ahead: int):
             started += 1
         return n
 
-    for _, future in in_order(start, range(40), workers, ahead):
+    for _, future in ordered_map(start, range(40), workers, ahead):
         future.result()
         claimed += 1
         assert started - claimed <= ahead
@@ -42,7 +42,7 @@ def test_a_failure_is_the_item_s_own():
             raise ValueError("two")
         return n
 
-    futures = [future for _, future in in_order(fail_on_two, range(5), workers=2)]
+    futures = [future for _, future in ordered_map(fail_on_two, range(5), workers=2)]
     assert [type(future.exception()) for future in futures] == [type(None)] * 2 + [ValueError] + [
         type(None)
     ] * 2
@@ -50,7 +50,7 @@ def test_a_failure_is_the_item_s_own():
 
 def test_stopping_early_ends_the_threads():
     before = threading.active_count()
-    items = in_order(lambda n: n, range(1000), workers=3)
+    items = ordered_map(lambda n: n, range(1000), workers=3)
     _, first = next(items)
     assert isinstance(first, Future)
     items.close()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ttdg.matching import agreement, centred, cosine_affinity, round_matching
+from ttdg.matching import agreement, centred_edges, cosine_affinity, round_matching
 
 
 def test_for_two_graphs_it_is_the_evidence_in_the_correlation_of_edges_and_the_affinity_of_nodes(plant):
@@ -43,7 +43,7 @@ def test_without_noise_no_other_matching_agrees_better_than_the_truth(plant, siz
 
 def test_centred_edges_have_mean_zero_over_the_real_pairs_and_zeros_elsewhere(plant):
     graphs = plant(0, [6, 4, 1, 0], 6).graphs
-    A = centred(graphs.edges, graphs.mask)
+    A = centred_edges(graphs.edges, graphs.mask)
     assert A.sum((1, 2)).abs().max() < 1e-12
     assert (A.diagonal(dim1=1, dim2=2) == 0).all()
     assert (A[~graphs.mask] == 0).all()

@@ -16,10 +16,10 @@ from ttdg.matching import (
     ridge_loss,
     ridge_universe,
     round_matching,
-    sinkhorn,
     universe_loss,
 )
-from ttdg.matching.universe import pairs
+from ttdg.matching.sinkhorn import sinkhorn
+from ttdg.matching.universe import pair_indices
 
 TIGHT = {"tolerance": 1e-11, "max_sweeps": 3_000}
 
@@ -176,7 +176,7 @@ def test_matching_losses_teach_no_target_and_survive_a_batch_without_matches(for
 
 def test_eq_12_as_printed_is_a_squared_distance_times_the_log_of_the_clamp(ragged):
     affinity, U, mask = matching_problem(3, ragged)
-    i, j = pairs(4)
+    i, j = pair_indices(4)
     M = assign(affinity[i, j], mask[i], mask[j], tolerance=1e-3, max_sweeps=100)
     distance = ((M - pairwise(U)[i, j]) * mask[i][:, :, None] * mask[j][:, None, :]).square().sum()
     expected = -math.log(1e-6) * distance / mask[i].sum()

@@ -18,11 +18,11 @@ from ttdg.matching import (
     qap_direction,
     round_matching,
     same_class,
-    sinkhorn,
     soft_affinity,
     solve,
     spectral_start,
 )
+from ttdg.matching.sinkhorn import sinkhorn
 from ttdg.matching.universe import forbid
 
 exactly = partial(assign, tolerance=1e-9, max_sweeps=2_000)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ttdg.matching import pairwise, round_matching, soft_affinity, spectral_scores, spectral_start
-from ttdg.matching.multigraph import cosine_affinity
+from ttdg.matching.match import cosine_affinity
 from ttdg.matching.spectral import _embedding
 
 

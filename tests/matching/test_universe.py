@@ -17,7 +17,7 @@ from ttdg.matching import (
     soft_affinity,
     universe_scores,
 )
-from ttdg.matching.universe import of_pairs, pairs
+from ttdg.matching.universe import of_pairs, pair_indices
 
 CONVERGED = {"tolerance": 1e-10, "max_sweeps": 2_000}
 
@@ -140,7 +140,7 @@ def test_soft_affinity_is_symmetric_with_the_identity_for_a_graph_and_itself(rag
 
 def test_the_blocks_of_pairs_are_those_above_the_diagonal(ragged):
     _, affinity, _, _ = ragged(6, [3, 2, 3, 1], 5)
-    i, j = pairs(4)
+    i, j = pair_indices(4)
     assert (i < j).all()
     assert len(i) == 6
     assert torch.equal(of_pairs(affinity), affinity[i, j])

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy.ndimage import distance_transform_edt
 from torch import Tensor
 
-from ttdg.metrics.distance import Distances, distances, pooled
+from ttdg.metrics.distance import Distances, distances, pooled_distances
 
 
 def scatter(seed: int, share: float) -> Tensor:
@@ -48,4 +48,4 @@ def test_each_owner_has_numpys_mean_and_percentile(lists, rank):
 def test_pooled_lists_keep_their_owners():
     these = Distances(torch.tensor([1.0, 5.0]), torch.tensor([0, 1]), torch.tensor([1, 1]))
     those = Distances(torch.tensor([3.0]), torch.tensor([0]), torch.tensor([1, 0]))
-    assert pooled(these, those).mean().tolist() == [2, 5]
+    assert pooled_distances(these, those).mean().tolist() == [2, 5]

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from ttdg.metrics import alignment_curve, dice, max_alignment, structure, surface_scores
-from ttdg.metrics.imitate import alignment_vptta, structure_vptta
+from ttdg.metrics.published_variants import alignment_vptta, structure_vptta
 
 EMPTY = torch.zeros(1, 1, 64, 64, dtype=torch.bool)
 NAMES = ("P, G", "G, G", "empty, G", "full, G", "empty, empty", "P, empty", "full, full", "empty, full")

@@ -10,10 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
+from ttdg.checkpoints import save
 from ttdg.errors import UserError
 from ttdg.newsite import predict
-from ttdg.newsite.overlay import overlay
-from ttdg.training import save
+from ttdg.newsite.overlay import draw_overlay
 
 
 @pytest.fixture
@@ -129,10 +129,10 @@ def test_a_killed_process_resumes_to_the_same_masks(disc_model, images, tmp_path
 
 def test_a_method_that_judges_says_what_it_expects_of_every_mask(disc_model, images, tmp_path, monkeypatch):
     """The verdict of each batch lands in the rows of its own images."""
-    from ttdg.adapt import METHODS
-    from ttdg.adapt.adapter import Fixed, Method
-    from ttdg.adapt.judge import Verdict
-    from ttdg.adapt.regressor import Prediction
+    from ttdg.adaptation import METHODS
+    from ttdg.adaptation.adapter import Fixed, Method
+    from ttdg.adaptation.judge.method import Verdict
+    from ttdg.adaptation.judge.regressor import Prediction
 
     class Judging(Fixed):
         def __call__(self, batch):
@@ -159,8 +159,8 @@ def test_overlays_leave_the_background_alone_and_outline_structures():
     image = np.full((20, 20, 3), 100, np.uint8)
     labels = np.zeros((20, 20), np.uint8)
     labels[5:15, 5:15] = 1
-    drawn = overlay(image, labels)
+    drawn = draw_overlay(image, labels)
     assert (drawn[labels == 0] == 100).all()
     assert (drawn[5, 5:15] != drawn[10, 10]).any()
     assert (drawn[10, 10] != 100).any()
-    assert (overlay(image, np.zeros_like(labels)) == image).all()
+    assert (draw_overlay(image, np.zeros_like(labels)) == image).all()

@@ -6,8 +6,9 @@ from torch import Tensor
 
 from ttdg.matching import universe_loss
 from ttdg.networks import NetworkSpec, Segmenter
-from ttdg.prior import MorphologyPrior, maps_of, prior_for
-from ttdg.training.learner import Learner, everyones, prior_loss
+from ttdg.prior import MorphologyPrior, feature_maps, prior_for, prior_loss
+from ttdg.prior.loss import gather_nodes
+from ttdg.training.learner import Learner
 from ttdg.training.losses import LOSSES
 
 
@@ -44,7 +45,7 @@ def test_without_a_prior_the_loss_is_the_supervised_one(network):
 def test_the_loss_is_the_weighted_sum(network, weight):
     images, labels = a_batch()
     prior = a_prior(network)
-    logits, maps = maps_of(network, images)
+    logits, maps = feature_maps(network, images)
     expected = LOSSES["dice+ce"](logits, labels) + weight * prior_loss(prior, maps, labels)
     assert torch.allclose(Learner(network, prior, "dice+ce", weight)(images, labels), expected, atol=1e-5)
 
@@ -72,9 +73,9 @@ def test_any_size_can_be_trained_on(network):
 def test_one_process_alone_has_everyones_nodes(network):
     images, labels = a_batch()
     prior = a_prior(network)
-    maps = maps_of(network, images)[1]
+    maps = feature_maps(network, images)[1]
     nodes = prior.nodes(prior.project(maps), labels)
-    together, mine = everyones(nodes)
+    together, mine = gather_nodes(nodes)
     assert together is nodes
     assert torch.equal(nodes.mask[mine], nodes.mask)
     U = prior.match(nodes)

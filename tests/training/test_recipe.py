@@ -3,7 +3,7 @@ import torch
 
 from ttdg.errors import UserError
 from ttdg.networks import NetworkSpec, Segmenter
-from ttdg.prior import maps_of, prior_for
+from ttdg.prior import feature_maps, prior_for
 from ttdg.training import Recipe
 
 
@@ -59,7 +59,7 @@ def test_sampling_edges_and_temperature_reach_the_prior_which_still_matches(samp
     labels = torch.zeros(2, 64, 64, dtype=torch.long)
     labels[:, 16:48, 16:48] = 1
     with torch.no_grad():
-        projected = prior.project(maps_of(network, torch.rand(2, 3, 64, 64))[1])
+        projected = prior.project(feature_maps(network, torch.rand(2, 3, 64, 64))[1])
     assert projected.shape[2:] == (64 // sampling, 64 // sampling)
     nodes = prior.nodes(projected, labels)
     assert torch.allclose(prior.match(nodes).sum(2)[nodes.mask], torch.ones(()), atol=1e-2)

@@ -6,11 +6,12 @@ import sys
 import pytest
 import torch
 
+from ttdg.checkpoints import load
 from ttdg.data import find_sites, load_benchmark, pack_site
 from ttdg.errors import UserError
-from ttdg.training import Recipe, load, load_sources, make_fabric, train
-from ttdg.training.pool import Pool
-from ttdg.training.state import State
+from ttdg.training import Recipe, load_sources, make_fabric, train
+from ttdg.training.batches import Pool
+from ttdg.training.resume import State
 
 RECIPE = Recipe(encoder="light", steps=6, batch=4, optimiser="adamw", lr=3e-3)
 

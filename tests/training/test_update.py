@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from ttdg.networks import replay
+from ttdg.networks import cuda_graph
 from ttdg.training.recipe import Recipe
 from ttdg.training.train import make_fabric
 from ttdg.training.update import Optimisers, Update
@@ -62,9 +62,9 @@ def graphs(monkeypatch):
 
         return Graph(), output
 
-    monkeypatch.setattr(replay, "_recordable", lambda inputs: True)
-    monkeypatch.setattr(replay, "_aside", lambda work, inputs: work(*inputs))
-    monkeypatch.setattr(replay, "_record", record)
+    monkeypatch.setattr(cuda_graph, "_recordable", lambda inputs: True)
+    monkeypatch.setattr(cuda_graph, "_aside", lambda work, inputs: work(*inputs))
+    monkeypatch.setattr(cuda_graph, "_record", record)
     return replays
 
 
@@ -73,7 +73,7 @@ def test_recorded_updates_are_the_plain_ones(graphs, kind):
     (plain, a), (recorded, b) = an_update(kind, False), an_update(kind, True)
     for number in range(9):
         assert torch.allclose(plain(*batch(number)), recorded(*batch(number)), atol=1e-6)
-    assert len(graphs) == 9 - replay.WARM_UP
+    assert len(graphs) == 9 - cuda_graph.WARM_UP
     for x, y in zip(a.parameters(), b.parameters(), strict=True):
         assert torch.allclose(x, y, atol=1e-6)
     assert all(p.grad is None for p in a.parameters())

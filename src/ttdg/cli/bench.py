@@ -10,7 +10,7 @@ from ttdg.cli.options import DataOption, DeviceOption
 PARTLY = 3  # exit status when some jobs failed
 
 
-def bench(
+def bench_command(
     config: Annotated[Path, typer.Argument(help="What to run, e.g. experiments/smoke.yaml.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the run: records, models, logs.")],
     data: DataOption = None,
@@ -46,20 +46,22 @@ def bench(
 
     Example: [bold]ttdg bench experiments/smoke.yaml --out runs/smoke[/bold]
     """
-    from ttdg.experiment.display import live
-    from ttdg.experiment.executors import Options
-    from ttdg.experiment.jobs import describe
-    from ttdg.experiment.request import Request
-    from ttdg.experiment.run import bench as run
-    from ttdg.experiment.runfile import read_run
+    from ttdg.bench.console import live
+    from ttdg.bench.executors import Options
+    from ttdg.bench.jobs import job_title
+    from ttdg.bench.request import RunRequest
+    from ttdg.bench.run import run_benchmark as run
+    from ttdg.bench.run_file import read_run
 
-    request = Request(config, out, data, models, encoder_weights, device, workers, threads, tuple(only or ()))
+    request = RunRequest(
+        config, out, data, models, encoder_weights, device, workers, threads, tuple(only or ())
+    )
     with live() as watch:
         ended = run(request, executor, Options(workers, address, partition, minutes, gpus), watch)
     typer.echo(f"{out}: {ended.done} jobs done, {ended.found} of them before; tables: `ttdg report {out}`")
     for key, error in ended.failed.items():
         log = out / "logs" / f"{key}.log"
-        typer.echo(f"failed: {describe(read_run(out).jobs[key])}: {error} (log: {log})", err=True)
+        typer.echo(f"failed: {job_title(read_run(out).jobs[key])}: {error} (log: {log})", err=True)
     if ended.blocked:
         typer.echo(f"{len(ended.blocked)} jobs need a failed one and did not run", err=True)
     raise typer.Exit(PARTLY if ended.failed else 0)

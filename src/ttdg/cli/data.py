@@ -10,8 +10,8 @@ from ttdg.cli.options import BenchmarkOption, WorkersOption
 app = typer.Typer(no_args_is_help=True, help="Look at, make and prepare benchmark folders.")
 
 
-@app.command()
-def check(
+@app.command("check")
+def check_command(
     folder: Annotated[Path, typer.Argument(help="Benchmark folder with SITE/images and SITE/masks.")],
     benchmark: BenchmarkOption = None,
     workers: WorkersOption = None,
@@ -22,17 +22,17 @@ def check(
     """
     from rich.console import Console
 
-    from ttdg.data import check as check_data
-    from ttdg.data import load_benchmark, render
+    from ttdg.data import check_benchmark as check_data
+    from ttdg.data import check_table, load_benchmark
 
     with Console(stderr=True).status(f"reading {folder}"):
         report = check_data(folder, load_benchmark(benchmark, folder), workers=workers)
-    Console().print(render(report))
+    Console().print(check_table(report))
     raise typer.Exit(0 if report.ok else 1)
 
 
-@app.command()
-def synth(
+@app.command("synth")
+def synth_command(
     out: Annotated[Path, typer.Argument(help="Folder to write.")],
     variant: Annotated[str, typer.Option(help="fundus or polyp.")] = "fundus",
     cases: Annotated[int, typer.Option(min=1, help="Images a site.")] = 100,
@@ -45,16 +45,17 @@ def synth(
 
     Example: [bold]ttdg data synth hospitals --variant polyp --cases 50[/bold]
     """
-    from ttdg.cli.progress import bar
-    from ttdg.data.synthetic import SITES, write_benchmark
+    from ttdg.cli.progress import progress_bar
+    from ttdg.data.synthetic.cases import SITES
+    from ttdg.data.synthetic.write import write_benchmark
 
-    with bar("drawing", len(SITES) * cases) as progress:
+    with progress_bar("drawing", len(SITES) * cases) as progress:
         write_benchmark(out, variant, cases, size=size, seed=seed, progress=progress)
     typer.echo(f"{out}: try `ttdg data check {out}`")
 
 
-@app.command()
-def pack(
+@app.command("pack")
+def pack_command(
     folder: Annotated[Path, typer.Argument(help="Benchmark folder.")],
     benchmark: BenchmarkOption = None,
     workers: WorkersOption = None,
@@ -64,11 +65,11 @@ def pack(
     Example: [bold]ttdg data pack ~/data/polyp --benchmark polyp[/bold]
     """
     from ttdg.cli.options import open_data
-    from ttdg.cli.progress import bar
+    from ttdg.cli.progress import progress_bar
     from ttdg.data import pack_site
 
     described, sites = open_data(folder, benchmark)
     for site in sites.values():
-        with bar(site.name, len(site.cases)) as progress:
+        with progress_bar(site.name, len(site.cases)) as progress:
             path = pack_site(site, described, workers=workers, progress=progress)
         typer.echo(f"{path}: {len(site.cases)} cases, {path.stat().st_size / 1e6:.0f} MB")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 
-def demo(
+def demo_command(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for data, table, picture and page.")
     ] = Path("demo-out"),
@@ -18,13 +18,13 @@ def demo(
     """
     from rich.console import Console
 
-    from ttdg.cli.progress import bar
-    from ttdg.data.synthetic import SITES
-    from ttdg.experiment.demo import SHOWN, run
-    from ttdg.experiment.tables import render, summarise
+    from ttdg.cli.progress import progress_bar
+    from ttdg.data.synthetic.cases import SITES
+    from ttdg.report.demo import SHOWN, run_demo
+    from ttdg.report.terminal import scores_table, summarise
 
-    with bar("scoring", len(SITES) * len(SHOWN)) as progress:
-        result = run(out, cases=cases, say=typer.echo, progress=progress)
+    with progress_bar("scoring", len(SITES) * len(SHOWN)) as progress:
+        result = run_demo(out, cases=cases, say=typer.echo, progress=progress)
     title = f"online, batch 8; the model never saw {result.target}"
-    Console().print(render(summarise(result.records), title))
+    Console().print(scores_table(summarise(result.records), title))
     typer.echo(f"picture: {result.picture}\npage:    {result.page}")

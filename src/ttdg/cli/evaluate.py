@@ -16,18 +16,18 @@ from ttdg.cli.options import (
     WorkersOption,
     choose_device,
     choose_sites,
-    in_words,
     open_data,
+    options_text,
     parse_settings,
 )
 from ttdg.cli.selection import choose_methods
 from ttdg.errors import UserError
 
 if TYPE_CHECKING:
-    from ttdg.experiment.tuned import Choice
+    from ttdg.evaluation.tuned_options import Choice
 
 
-def evaluate(
+def evaluate_command(
     site: Annotated[list[str], typer.Option(help="Site to score on; may be given several times.")],
     model: ModelOption = "demo",
     data: DataOption = None,
@@ -76,14 +76,14 @@ def evaluate(
 
     from rich.console import Console
 
-    from ttdg.cli.progress import bar
-    from ttdg.experiment.evaluate import Setting
-    from ttdg.experiment.records import joined, write
-    from ttdg.experiment.site import evaluate_site
-    from ttdg.experiment.tables import render, summarise
-    from ttdg.experiment.tuned import choices_for
+    from ttdg.checkpoints import load
+    from ttdg.cli.progress import progress_bar
+    from ttdg.evaluation.evaluate import Setting
+    from ttdg.evaluation.old_records import joined, write
+    from ttdg.evaluation.site import evaluate_site
+    from ttdg.evaluation.tuned_options import choices_for
     from ttdg.files import write_text
-    from ttdg.training import load
+    from ttdg.report.terminal import scores_table, summarise
 
     if stream not in ("online", "episodic"):
         raise UserError(f"--stream is online or episodic, not {stream!r}")
@@ -97,12 +97,12 @@ def evaluate(
     wanted = choose_sites(sites, site)
     searched = choices_for(tuned, loaded.card.sha256, wanted, methods) if tuned else {}
     options = {
-        each: used(each, searched[each].options if each in searched else {}, given) for each in methods
+        each: all_options(each, searched[each].options if each in searched else {}, given) for each in methods
     }
     cautions = (
-        trained_at(wanted, loaded.card.sources),
-        tuned_at(searched, given, batch),
-        alone(methods, batch),
+        trained_at_note(wanted, loaded.card.sources),
+        tuned_batch_note(searched, given, batch),
+        single_image_note(methods, batch),
     )
     for caution in cautions:
         if caution:
@@ -110,12 +110,12 @@ def evaluate(
     for each in methods:
         missing = tuned is not None and each not in searched and bool(options[each])
         rest = f"not in {tuned}, runs with its defaults{' and --set' if given else ''}: " if missing else ""
-        typer.echo(f"{each}: {rest}{in_words(options[each])}")
+        typer.echo(f"{each}: {rest}{options_text(options[each])}")
     parts = []
     for name, chosen in wanted.items():
         for each in methods:
             setting = Setting(name, each, stream, batch, max(shuffle, 0))  # type: ignore[arg-type]
-            with bar(f"{each} on {name}", len(chosen.cases)) as progress:
+            with progress_bar(f"{each} on {name}", len(chosen.cases)) as progress:
                 parts.append(
                     evaluate_site(
                         loaded,
@@ -131,7 +131,7 @@ def evaluate(
                     )
                 )
     records = joined(parts)
-    Console().print(render(summarise(records), f"{stream}, batch {batch}; means over every image"))
+    Console().print(scores_table(summarise(records), f"{stream}, batch {batch}; means over every image"))
     if out is not None:
         write(out, records)
         about = {"model": loaded.card.sha256, "tuned": tuned, "methods": options}
@@ -139,24 +139,24 @@ def evaluate(
         typer.echo(f"{out / 'records.csv'}: {len(records.rows)} rows")
 
 
-def used(method: str, searched: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def all_options(method: str, searched: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """All options a method runs with: its defaults, over them what a search chose, over that what is given by hand."""
-    from ttdg.adapt import checked, defaults
+    from ttdg.adaptation import checked, defaults
 
     chosen = {name: checked(method, name, value) for name, value in {**searched, **given}.items()}
     return {**defaults(method), **chosen}
 
 
-def trained_at(sites: Iterable[str], sources: Iterable[str]) -> str | None:
+def trained_at_note(sites: Iterable[str], sources: Iterable[str]) -> str | None:
     """A score at a source site says little of a new one, and whoever reads the table should know."""
     seen = [name for name in sites if name in set(sources)]
     said = "this model was trained there, so its score is not of an unseen site"
     return f"{', '.join(seen)}: {said}" if seen else None
 
 
-def alone(methods: Iterable[str], batch: int) -> str | None:
+def single_image_note(methods: Iterable[str], batch: int) -> str | None:
     """Some methods match the images of a batch with each other."""
-    from ttdg.adapt import METHODS
+    from ttdg.adaptation import METHODS
 
     idle = [name for name in methods if batch == 1 and "batch ≥ 2" in METHODS[name].needs]
     return (
@@ -166,7 +166,7 @@ def alone(methods: Iterable[str], batch: int) -> str | None:
     )
 
 
-def tuned_at(searched: "Mapping[str, Choice]", given: Mapping[str, Any], batch: int) -> str | None:
+def tuned_batch_note(searched: "Mapping[str, Choice]", given: Mapping[str, Any], batch: int) -> str | None:
     """What is best for one size of batch need not be for another; what is given by hand was not tuned."""
     sizes = {name: choice.batch for name, choice in searched.items() if choice.options.keys() - given.keys()}
     others = [f"{name} (batch {size})" for name, size in sizes.items() if size not in (batch, None)]

@@ -16,12 +16,13 @@ from ttdg.cli.options import (
     choose_sites,
     open_data,
 )
-from ttdg.cli.progress import bar
+from ttdg.cli.progress import progress_bar
 from ttdg.errors import UserError
 
 if TYPE_CHECKING:
-    from ttdg.parts import Part
-    from ttdg.training import Model, Sources
+    from ttdg.checkpoints import Model
+    from ttdg.training import Sources
+    from ttdg.types import Part
 
 ModelArgument = Annotated[Path, typer.Argument(help="Checkpoint folder; the part is written into it.")]
 SourcesOption = Annotated[
@@ -33,7 +34,7 @@ SourcesOption = Annotated[
 AgainOption = Annotated[bool, typer.Option("--again", help="Replace the part that is there.")]
 
 
-def fit_prior(
+def fit_prior_command(
     model: ModelArgument,
     data: DataOption = None,
     benchmark: BenchmarkOption = None,
@@ -50,13 +51,13 @@ def fit_prior(
 
     Example: [bold]ttdg fit-prior models/no-etis -d ~/data/polyp -b polyp[/bold]
     """
-    from ttdg.training.fit_prior import fit_prior as fit
+    from ttdg.training.prior_fit import fit_prior as fit
 
     loaded = _open(model, "prior", device, again)
     if loaded is None:
         return
     given = _sources(loaded, data, benchmark, sources, workers)
-    with bar("fitting prior", steps) as progress:
+    with progress_bar("fitting prior", steps) as progress:
         prior = fit(
             loaded.network, given.train, loaded.card.benchmark, steps=steps, seed=seed, progress=progress
         )
@@ -67,7 +68,7 @@ def fit_prior(
         )
 
 
-def fit_judge(
+def fit_judge_command(
     model: ModelArgument,
     data: DataOption = None,
     benchmark: BenchmarkOption = None,
@@ -99,15 +100,15 @@ def fit_judge(
 
     Example: [bold]ttdg fit-judge models/no-etis -d ~/data/polyp -b polyp[/bold]
     """
-    from ttdg.adapt.judge_fit import fit_judge as fit
-    from ttdg.adapt.judge_fit import rounds
-    from ttdg.parts import wanted
+    from ttdg.adaptation.judge.fit import fit_judge as fit
+    from ttdg.adaptation.judge.fit import rounds
+    from ttdg.checkpoints import required_parts
     from ttdg.prior import MorphologyPrior
 
     loaded = _open(model, "judge", device, again)
     if loaded is None:
         return
-    (part,) = wanted("judge", ("prior",), loaded.parts)
+    (part,) = required_parts("judge", ("prior",), loaded.parts)
     prior = MorphologyPrior.from_part(part).to(next(loaded.network.parameters()).device)
     given = _sources(loaded, data, benchmark, sources, workers)
     how: dict[str, Any] = {
@@ -117,7 +118,7 @@ def fit_judge(
         "controls": controls,
         "seed": seed,
     }
-    with bar("fitting judge", rounds(given.held_out, draws)) as progress:
+    with progress_bar("fitting judge", rounds(given.held_out, draws)) as progress:
         judge = fit(
             loaded.network,
             prior,
@@ -132,8 +133,7 @@ def fit_judge(
 
 def _open(folder: Path, part: str, device: str, again: bool) -> "Model | None":
     """The model, unless it has the part already and shall keep it."""
-    from ttdg.training import load
-    from ttdg.training.checkpoint import EMBEDDED
+    from ttdg.checkpoints import EMBEDDED, load
 
     if str(folder) in EMBEDDED and not folder.exists():
         raise UserError(f"{folder} is a part of the installation; train a model, or copy its folder first")
@@ -148,7 +148,7 @@ def _sources(
     model: "Model", data: Path | None, benchmark: str | None, names: str | None, workers: int | None
 ) -> "Sources":
     """The images this model was trained on and those it held out, and no others."""
-    from ttdg.experiment.site import fitted
+    from ttdg.evaluation.site import benchmark_for_model
     from ttdg.training import load_sources
     from ttdg.training.sources import check_provenance
 
@@ -158,14 +158,14 @@ def _sources(
         if name not in known:
             raise UserError(f"{name!r} is no source of this model; its sources are {', '.join(known)}")
     chosen = choose_sites(sites, wanted)
-    with bar("reading", sum(len(site.cases) for site in chosen.values())) as progress:
-        loaded = load_sources(chosen, fitted(model.card, described), workers, progress)
+    with progress_bar("reading", sum(len(site.cases) for site in chosen.values())) as progress:
+        loaded = load_sources(chosen, benchmark_for_model(model.card, described), workers, progress)
     check_provenance(loaded.provenance, known)
     return loaded
 
 
 def _write(folder: Path, model: "Model", name: str, part: "Part", how: Mapping[str, Any]) -> None:
-    from ttdg.parts import save_part
+    from ttdg.checkpoints import save_part
 
     path = save_part(folder, name, replace(part, fitted=how), model.card.sha256)
     typer.echo(f"{path}: {path.stat().st_size / 1e6:.2f} MB")

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ttdg.parts import Part
+    from ttdg.types import Part
 
 
-def info(
+def info_command(
     model: Annotated[
         str | None, typer.Argument(help="Checkpoint folder, or demo.", show_default=False)
     ] = None,
@@ -21,13 +21,13 @@ def info(
     from rich.table import Table
 
     table = Table(show_header=False, box=None)
-    for name, value in (installation() if model is None else describe(model)).items():
+    for name, value in (describe_installation() if model is None else describe_checkpoint(model)).items():
         table.add_row(f"[bold]{name}[/bold]", value)
     Console().print(table)
 
 
-def describe(path: str) -> dict[str, str]:
-    from ttdg.training import load
+def describe_checkpoint(path: str) -> dict[str, str]:
+    from ttdg.checkpoints import load
 
     model = load(path)
     card = model.card
@@ -51,18 +51,18 @@ def describe(path: str) -> dict[str, str]:
 
 
 def _part(name: str, part: "Part") -> str:
-    from ttdg.parts import in_words
+    from ttdg.checkpoints import fit_text
 
-    how = in_words(part)
+    how = fit_text(part)
     return f"{name} ({how})" if how else name
 
 
-def installation() -> dict[str, str]:
+def describe_installation() -> dict[str, str]:
     import torch
 
-    from ttdg.adapt import METHODS
+    from ttdg.adaptation import METHODS
+    from ttdg.checkpoints import versions
     from ttdg.data import builtin_benchmarks
-    from ttdg.training.checkpoint import versions
 
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return {

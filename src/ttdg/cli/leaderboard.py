@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 
-def leaderboard(
+def leaderboard_command(
     records: Annotated[list[Path], typer.Argument(help="Folders that hold packed records, at any depth.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page.")] = Path("leaderboard"),
 ) -> None:
@@ -14,7 +14,7 @@ def leaderboard(
 
     Example: [bold]ttdg leaderboard docs/records --out docs[/bold]
     """
-    from ttdg.experiment.leaderboard import write_leaderboard
+    from ttdg.report.leaderboard import write_leaderboard
 
     for path in write_leaderboard(records, out):
         typer.echo(str(path))

@@ -15,7 +15,7 @@ CAPTION = (
 WIDE = 140  # columns of a screen
 
 
-def methods(
+def methods_command(
     name: Annotated[str | None, typer.Argument(help="One method, in full.", show_default=False)] = None,
 ) -> None:
     """List the methods: what they adapt, what they need, what they cost; with a NAME, one of them in full.
@@ -25,15 +25,15 @@ def methods(
     from rich.console import Console
 
     console = Console()
-    console.print(table(wide=console.width >= WIDE) if name is None else card(name))
+    console.print(methods_table(wide=console.width >= WIDE) if name is None else method_card(name))
 
 
-def table(wide: bool) -> "Table":
+def methods_table(wide: bool) -> "Table":
     """All methods; what cannot be read on 80 columns is for wide ones, or for `card`."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from ttdg.adapt import METHODS, reconstructions
+    from ttdg.adaptation import METHODS, reconstructions
 
     caption = " ".join((CAPTION, *(f"{name} is a reconstruction." for name in reconstructions(METHODS))))
     shown = Table(
@@ -45,20 +45,20 @@ def table(wide: bool) -> "Table":
         shown.add_column(column, no_wrap=column == "answers", overflow="fold")
     for name, method in METHODS.items():
         passes, parts = f"{method.forwards}/{method.backwards}", "\n".join(method.parts) or "-"
-        more = (when(name), ", ".join(method.needs) or "-", method.paper) if wide else ()
+        more = (prediction_text(name), ", ".join(method.needs) or "-", method.paper) if wide else ()
         shown.add_row(name, method.adapts, method.norm, method.reset, passes, parts, *more)
     return shown
 
 
-def card(name: str) -> "Table":
+def method_card(name: str) -> "Table":
     """One method in full, with its options and where their values come from."""
     from rich.table import Table
 
-    from ttdg.adapt import METHODS, defaults
-    from ttdg.errors import UserError, near_miss
+    from ttdg.adaptation import METHODS, defaults
+    from ttdg.errors import UserError, suggestion
 
     if name not in METHODS:
-        raise UserError(f"unknown method {name!r}{near_miss(name, METHODS)}")
+        raise UserError(f"unknown method {name!r}{suggestion(name, METHODS)}")
     method = METHODS[name]
     rows = {
         name: method.summary,
@@ -67,13 +67,16 @@ def card(name: str) -> "Table":
         "BatchNorm": method.norm,
         "reset": method.reset
         + (", keeps what it learns from batch to batch" if method.memory else ", no memory"),
-        "answers": "without an update" if method.adapts == "nothing" else f"{when(name)} the update",
+        "answers": "without an update"
+        if method.adapts == "nothing"
+        else f"{prediction_text(name)} the update",
         "passes": f"{method.forwards} forward, {method.backwards} backward a batch, with default options",
-        "needs": needs(name) or "nothing but a network",
-        "options": "\n".join(option(name, *each) for each in defaults(name).items()) or "none",
+        "needs": requirements_text(name) or "nothing but a network",
+        "options": "\n".join(option_text(name, *each) for each in defaults(name).items()) or "none",
         "origin": method.origin,
-        "tuned over": "; ".join(f"{k} {', '.join(map(str, v))}" for k, v in grid(name).items()) or "nothing",
-        "in full": about(name),
+        "tuned over": "; ".join(f"{k} {', '.join(map(str, v))}" for k, v in grid_text(name).items())
+        or "nothing",
+        "in full": module_text(name),
     }
     shown = Table(show_header=False, box=None)
     for label, value in rows.items():
@@ -81,43 +84,43 @@ def card(name: str) -> "Table":
     return shown
 
 
-def option(method: str, name: str, value: object) -> str:
+def option_text(method: str, name: str, value: object) -> str:
     """Its default, and what else it may be."""
-    from ttdg.adapt import allowed
+    from ttdg.adaptation import allowed
 
     shown = f"{value:.4g}" if isinstance(value, float) else repr(value) if value == "" else str(value)
     other = allowed(method, name)
     return f"{name} = {shown}{f'  ({other})' if other else ''}"
 
 
-def when(name: str) -> str:
-    from ttdg.adapt import METHODS
+def prediction_text(name: str) -> str:
+    from ttdg.adaptation import METHODS
 
     return "-" if METHODS[name].adapts == "nothing" else METHODS[name].predict
 
 
-def needs(name: str) -> str:
+def requirements_text(name: str) -> str:
     """Of the network, and parts from source time with what makes each."""
-    from ttdg.adapt import METHODS
-    from ttdg.parts import making
+    from ttdg.adaptation import METHODS
+    from ttdg.checkpoints import how_to_make
 
     method = METHODS[name]
-    return ", ".join((*method.needs, *(f"part {part} ({making(part)})" for part in method.parts)))
+    return ", ".join((*method.needs, *(f"part {part} ({how_to_make(part)})" for part in method.parts)))
 
 
-def grid(name: str) -> dict[str, tuple[object, ...]]:
-    from ttdg.experiment.tune import grid_of
+def grid_text(name: str) -> dict[str, tuple[object, ...]]:
+    from ttdg.evaluation.tuning import grid_of
 
     return grid_of(name)
 
 
-def about(name: str) -> str:
+def module_text(name: str) -> str:
     """What its file says at the top: citation and decisions."""
     import inspect
 
     from rich.markup import escape
 
-    from ttdg.adapt import METHODS
+    from ttdg.adaptation import METHODS
 
     text = inspect.getdoc(inspect.getmodule(METHODS[name].build)) or ""
     return escape("\n\n".join(" ".join(part.split()) for part in text.split("\n\n")))

@@ -11,7 +11,7 @@ from ttdg.errors import UserError
 
 if TYPE_CHECKING:
     from ttdg.data import Benchmark, Site
-    from ttdg.parts import Part
+    from ttdg.types import Part
 
 ModelOption = Annotated[str, typer.Option("--model", "-m", help="Checkpoint folder, or [bold]demo[/bold].")]
 DataOption = Annotated[
@@ -56,24 +56,24 @@ def open_data(data: Path | None, benchmark: str | None) -> "tuple[Benchmark, dic
 
 
 def choose_sites(sites: "dict[str, Site]", names: list[str]) -> "dict[str, Site]":
-    from ttdg.errors import near_miss
+    from ttdg.errors import suggestion
 
     for name in names:
         if name not in sites:
-            raise UserError(f"no site {name!r}{near_miss(name, sites)}")
+            raise UserError(f"no site {name!r}{suggestion(name, sites)}")
     return {name: sites[name] for name in names}
 
 
 def check_methods(methods: list[str], parts: "Mapping[str, Part]") -> None:
     """Is every method known, and are the parts it needs there? To be asked before the first of them runs."""
-    from ttdg.adapt import METHODS
-    from ttdg.errors import near_miss
-    from ttdg.parts import wanted
+    from ttdg.adaptation import METHODS
+    from ttdg.checkpoints import required_parts
+    from ttdg.errors import suggestion
 
     for name in methods:
         if name not in METHODS:
-            raise UserError(f"unknown method {name!r}{near_miss(name, METHODS)}")
-        wanted(name, METHODS[name].parts, parts)
+            raise UserError(f"unknown method {name!r}{suggestion(name, METHODS)}")
+        required_parts(name, METHODS[name].parts, parts)
 
 
 def choose_device(device: str) -> str:
@@ -97,7 +97,7 @@ def parse_settings(pairs: list[str] | None) -> dict[str, Any]:
     return settings
 
 
-def in_words(options: Mapping[str, Any]) -> str:
+def options_text(options: Mapping[str, Any]) -> str:
     said = (f"{name} {f'{v:.4g}' if isinstance(v, float) else v}" for name, v in options.items())
     return ", ".join(said) or "no options"
 

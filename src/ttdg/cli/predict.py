@@ -21,7 +21,7 @@ from ttdg.cli.options import (
 PARTLY = 3  # exit status when some files were set aside
 
 
-def predict(
+def predict_command(
     images: Annotated[Path, typer.Option("--images", "-i", help="Folder of images, without masks.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for masks, overlays and the manifest.")],
     model: ModelOption = "demo",
@@ -38,13 +38,13 @@ def predict(
 
     Example: [bold]ttdg predict -m models/no-etis -i new-site/ -o out/ --method judge[/bold]
     """
-    from ttdg.cli.progress import bar
+    from ttdg.checkpoints import load
+    from ttdg.cli.progress import progress_bar
     from ttdg.data import open_folder
     from ttdg.newsite import predict as run
-    from ttdg.training import load
 
     loaded = load(model, choose_device(device))
-    with bar("segmenting", len(open_folder(images))) as progress:
+    with progress_bar("segmenting", len(open_folder(images))) as progress:
         outcome = run(
             loaded, images, out, method=method, options=parse_settings(settings), batch=batch,
             overlays=overlays, workers=workers, progress=progress,

@@ -22,12 +22,12 @@ app = typer.Typer(no_args_is_help=True, help="Look at what a morphology prior ha
 
 
 @app.callback()
-def prior() -> None:
+def prior_command() -> None:
     """Look at what a morphology prior has learned."""
 
 
-@app.command()
-def inspect(
+@app.command("inspect")
+def inspect_command(
     model: Annotated[str, typer.Argument(help="Checkpoint folder with a prior, or [bold]demo[/bold].")],
     data: Annotated[Path, typer.Argument(help="Benchmark folder with masks.")],
     benchmark: BenchmarkOption = None,
@@ -54,31 +54,32 @@ def inspect(
 
     from rich.console import Console
 
+    from ttdg.checkpoints import load, required_parts
     from ttdg.data import load_arrays
-    from ttdg.experiment import atlas, inspection
-    from ttdg.experiment.site import fitted
+    from ttdg.evaluation.site import benchmark_for_model
     from ttdg.files import write_text
-    from ttdg.parts import wanted
-    from ttdg.prior import MorphologyPrior
-    from ttdg.training import load
+    from ttdg.prior import MorphologyPrior, inspection
+    from ttdg.report.figures import atlas
 
     loaded = load(model, choose_device(device))
-    (part,) = wanted("prior inspect", ("prior",), loaded.parts)
+    (part,) = required_parts("prior inspect", ("prior",), loaded.parts)
     learned = MorphologyPrior.from_part(part).to(next(loaded.network.parameters()).device)
     described, sites = open_data(data, benchmark)
     chosen = choose_sites(sites, site or list(sites))
     arrays = {
-        name: load_arrays(_spaced(each.cases, images), fitted(loaded.card, described), workers)
+        name: load_arrays(_spaced(each.cases, images), benchmark_for_model(loaded.card, described), workers)
         for name, each in chosen.items()
     }
     if any(each.masks is None for each in arrays.values()):
         raise UserError(
             "nodes are taken by true labels, so every site needs masks; choose others with --site"
         )
-    seen = inspection.look(loaded.network, learned, arrays, loaded.card.benchmark.normalisation)
+    seen = inspection.collect_nodes(loaded.network, learned, arrays, loaded.card.benchmark.normalisation)
     learned = learned.cpu()
-    found, by_site = inspection.compare(seen, learned), inspection.purity_by_site(seen, learned)
-    Console().print(render({name: asdict(each) for name, each in found.items()}, len(learned.universe)))
+    found, by_site = inspection.compare_universes(seen, learned), inspection.purity_by_site(seen, learned)
+    Console().print(
+        findings_table({name: asdict(each) for name, each in found.items()}, len(learned.universe))
+    )
     new = {name: "" if name in loaded.card.sources else " (not a source)" for name in by_site}
     shown = ", ".join(f"{name}{new[name]} {100 * value:.1f}" for name, value in by_site.items())
     typer.echo(f"class purity by site: {shown}")
@@ -92,11 +93,11 @@ def inspect(
         write_text(out / "prior.json", json.dumps(values, indent=2) + "\n")
         classes = inspection.classes_of(learned, seen.nodes.labels)
         points = inspection.free_points(learned, seen.nodes)
-        path = atlas.picture(out / "prior.png", seen, points, classes - 1, len(learned.universe))
+        path = atlas.draw_atlas(out / "prior.png", seen, points, classes - 1, len(learned.universe))
         typer.echo(f"{path} and {out / 'prior.json'} written")
 
 
-def render(found: dict[str, dict[str, Any]], size: int) -> "Table":
+def findings_table(found: dict[str, dict[str, Any]], size: int) -> "Table":
     """A row for each measure, a column for each way of matching."""
     from rich.table import Table
 

@@ -15,7 +15,7 @@ Report = Callable[[int], None]  # how many are done
 
 
 @contextmanager
-def bar(what: str, total: int, show: bool = True) -> Iterator[Report]:
+def progress_bar(what: str, total: int, show: bool = True) -> Iterator[Report]:
     """A rich progress bar with the time left; yields what to tell how many are done."""
     with _progress(show) as progress:
         task = progress.add_task(what, total=total, note="")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 
-def report(
+def report_command(
     run: Annotated[Path, typer.Argument(help="Folder of a run, or of packed records.")],
     out: Annotated[
         Path | None,
@@ -41,14 +41,14 @@ def report(
 
     Example: [bold]ttdg report runs/smoke[/bold]
     """
-    from ttdg.experiment.comparison import views
-    from ttdg.experiment.figures import write_drawn
-    from ttdg.experiment.frame import only as narrowed
-    from ttdg.experiment.frame import pack as write_pack
-    from ttdg.experiment.frame import read_table
-    from ttdg.experiment.printed import markdown
-    from ttdg.experiment.report import insert, pack_verification, write_report
-    from ttdg.experiment.tuned import pack_tuned
+    from ttdg.bench.results import only as narrowed
+    from ttdg.bench.results import pack_run as write_pack
+    from ttdg.bench.results import read_table
+    from ttdg.evaluation.tuned_options import pack_tuned
+    from ttdg.report.comparison import report_tables
+    from ttdg.report.figures.write import write_drawn
+    from ttdg.report.formats import markdown
+    from ttdg.report.write import insert, pack_verification, write_report
 
     table = read_table(run)
     if only:
@@ -57,7 +57,7 @@ def report(
     if show:
         written += write_drawn(table, run, show, (out or run / "report") / "figures")
     if into is not None:
-        insert(into, table.run.name, markdown(views(table)))
+        insert(into, table.run.name, markdown(report_tables(table)))
     if pack is not None:
         written += write_pack(table, pack) + pack_tuned(run, pack) + pack_verification(table, run, pack)
     missing = len({entry.job for entry in table.run.entries} - table.about.keys())

@@ -9,14 +9,14 @@ from ttdg.cli.options import check_methods
 from ttdg.errors import UserError
 
 if TYPE_CHECKING:
-    from ttdg.parts import Part
+    from ttdg.types import Part
 
 ALL = "all"
 
 
 def choose_methods(asked: Sequence[str], parts: "Mapping[str, Part]") -> list[str]:
     """Each method once, in the order first named; what `all` has to leave out is said, with how to fit it."""
-    from ttdg.adapt import METHODS
+    from ttdg.adaptation import METHODS
 
     names = listed(asked)
     if not names:
@@ -42,8 +42,8 @@ def once(names: Iterable[str]) -> list[str]:
 
 def fitting(parts: Sequence[str]) -> str:
     """How to make these parts: those with a command of their own one by one, the others with one training command."""
-    from ttdg.parts import COMMANDS, making
+    from ttdg.checkpoints import COMMANDS, how_to_make
 
-    alone = [f"{part}: {making(part)}" for part in parts if part in COMMANDS]
+    alone = [f"{part}: {how_to_make(part)}" for part in parts if part in COMMANDS]
     together = ",".join(part for part in parts if part not in COMMANDS)
-    return "; ".join([*alone, making(together)] if together else alone)
+    return "; ".join([*alone, how_to_make(together)] if together else alone)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ttdg.cli.options import BenchmarkOption, DataOption, WorkersOption, choose_sites, open_data
-from ttdg.cli.progress import bar, training_bar
+from ttdg.cli.progress import progress_bar, training_bar
 from ttdg.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ttdg.data import Arrays
 
 
-def train(
+def train_command(
     out: Annotated[Path, typer.Option("--out", "-o", help="Checkpoint folder to write.")],
     data: DataOption = None,
     benchmark: BenchmarkOption = None,
@@ -79,7 +79,9 @@ def train(
     described, sites = open_data(data, benchmark)
     chosen = choose_sites(sites, _names(list(sites), sources, leave_out))
     fabric = make_fabric(recipe, accelerator, devices)
-    with bar("reading", sum(len(site.cases) for site in chosen.values()), fabric.is_global_zero) as progress:
+    with progress_bar(
+        "reading", sum(len(site.cases) for site in chosen.values()), fabric.is_global_zero
+    ) as progress:
         loaded = load_sources(chosen, described, workers, progress)
     if _finished(out, recipe.to_dict(), loaded.provenance):
         more = "" if wanted else "; nothing to do"
@@ -101,13 +103,13 @@ def _parts(names: str | None) -> list[str]:
     """The parts asked for; a wrong name is said before anything is trained."""
     if not names:
         return []
-    from ttdg.errors import near_miss
-    from ttdg.training.extras import EXTRAS
+    from ttdg.errors import suggestion
+    from ttdg.training.parts.fits import EXTRAS
 
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     for name in wanted:
         if name not in EXTRAS:
-            raise UserError(f"--with knows no part {name!r}{near_miss(name, EXTRAS)}")
+            raise UserError(f"--with knows no part {name!r}{suggestion(name, EXTRAS)}")
     return wanted
 
 
@@ -120,22 +122,21 @@ def _fit(
     steps: int,
 ) -> None:
     """Fit the parts that are not there yet, each written as soon as it is ready."""
-    from ttdg.parts import in_words, save_part
-    from ttdg.training import load
-    from ttdg.training.extras import fit_part
+    from ttdg.checkpoints import fit_text, load, save_part
+    from ttdg.training.parts.fits import fit_part
 
     if not names:
         return
     model = load(out, device)
     for name in names:
         if name in model.parts:
-            how = in_words(model.parts[name])
+            how = fit_text(model.parts[name])
             typer.echo(
                 f"{out}: has the part {name} already{f' ({how})' if how else ''}; "
                 f"to fit it anew, remove {out / f'{name}.safetensors'} and give this command again"
             )
             continue
-        with bar(f"fitting {name}", steps) as progress:
+        with progress_bar(f"fitting {name}", steps) as progress:
             part = fit_part(
                 name, model.network, sources, model.card.benchmark, device,
                 seed=seed, steps=steps, progress=progress,
@@ -158,7 +159,7 @@ def _names(sites: list[str], sources: str | None, leave_out: str | None) -> list
 
 def _finished(out: Path, recipe: dict[str, object], provenance: object) -> bool:
     """Is this very model there already? Another one in its place is not overwritten."""
-    from ttdg.training.checkpoint import read_card
+    from ttdg.checkpoints import read_card
 
     if not out.exists():
         return False

@@ -13,8 +13,8 @@ from ttdg.cli.options import (
     ModelOption,
     choose_device,
     choose_sites,
-    in_words,
     open_data,
+    options_text,
 )
 from ttdg.cli.selection import choose_methods, once
 from ttdg.errors import UserError
@@ -22,11 +22,11 @@ from ttdg.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ttdg.experiment.tune import Search
-    from ttdg.training import Model
+    from ttdg.checkpoints import Model
+    from ttdg.evaluation.tuning import Search
 
 
-def tune(
+def tune_command(
     out: Annotated[Path, typer.Option("--out", "-o", help="The yaml to write: choices and every trial.")],
     model: ModelOption = "demo",
     data: DataOption = None,
@@ -65,28 +65,29 @@ def tune(
 
     from rich.console import Console
 
-    from ttdg.experiment import tune as tuning
-    from ttdg.experiment.site import fitted
-    from ttdg.training import load, load_sources
+    from ttdg.checkpoints import load
+    from ttdg.evaluation import tuning as tuning
+    from ttdg.evaluation.site import benchmark_for_model
+    from ttdg.training import load_sources
 
     loaded = load(model, choose_device(device))
     described, sites = open_data(data, benchmark or None)
     names = chosen_sites(loaded, site, list(sites))
     search = tuning.Search(hospitals, images, batch, farthest, seed)
     methods = choose_methods(method or ["all"], loaded.parts)
-    read = load_sources(choose_sites(sites, names), fitted(loaded.card, described)).held_out
+    read = load_sources(choose_sites(sites, names), benchmark_for_model(loaded.card, described)).held_out
     pictures, used = tuning.with_images(list(read.values())), [name for name in names if read[name].cases]
     if left := [name for name in names if name not in used]:
         typer.echo(f"without {', '.join(left)}: no held-out images")
     about = {"benchmark": described.name, "model": loaded.card.sha256, "sources": used, **asdict(search)}
-    done, console = tuning.read(out, about), Console()
-    if few := too_few(tuning.images_found(pictures, search), used, search):
+    done, console = tuning.read_search(out, about), Console()
+    if few := small_hospitals_note(tuning.images_found(pictures, search), used, search):
         typer.echo(few, err=True)
     for name in methods:
         if name not in done:
-            done[name] = tuning.record(tuning.tune(loaded, name, pictures, search))
-            tuning.write(out, about, done)
-        console.print(f"[bold]{name}[/bold]: {line(done[name])}")
+            done[name] = tuning.search_record(tuning.tune(loaded, name, pictures, search))
+            tuning.write_search(out, about, done)
+        console.print(f"[bold]{name}[/bold]: {search_line(done[name])}")
     typer.echo(f"{out}: {len(done)} methods")
 
 
@@ -105,7 +106,7 @@ def chosen_sites(model: "Model", wanted: list[str] | None, found: list[str]) -> 
     return names
 
 
-def too_few(found: "Sequence[int]", sites: "Sequence[str]", search: "Search") -> str | None:
+def small_hospitals_note(found: "Sequence[int]", sites: "Sequence[str]", search: "Search") -> str | None:
     """Which hospitals are smaller than asked for, and what a search on them cannot tell."""
     if all(count >= search.images for count in found):
         return None
@@ -117,5 +118,5 @@ def too_few(found: "Sequence[int]", sites: "Sequence[str]", search: "Search") ->
     )
 
 
-def line(tuned: dict[str, Any]) -> str:
-    return f"{in_words(tuned['chosen'])}; Dice {tuned['dice']:.1f} over {len(tuned['trials'])} configurations"
+def search_line(tuned: dict[str, Any]) -> str:
+    return f"{options_text(tuned['chosen'])}; Dice {tuned['dice']:.1f} over {len(tuned['trials'])} configurations"

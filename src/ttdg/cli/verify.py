@@ -8,7 +8,7 @@ import typer
 from ttdg.cli.options import DataOption, DeviceOption, choose_device
 
 
-def verify(
+def verify_command(
     run: Annotated[Path, typer.Argument(help="Folder of a run, or of packed records.")],
     rows: Annotated[int, typer.Option(min=1, help="Rows to draw; their scorings run again.")] = 20,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
@@ -29,7 +29,7 @@ def verify(
 
     Example: [bold]ttdg verify runs/smoke --rows 10[/bold]
     """
-    from ttdg.experiment.verify import verify as check
+    from ttdg.bench.verify import verify as check
 
     weights = str(encoder_weights) if encoder_weights else None
     result = check(

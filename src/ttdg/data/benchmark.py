@@ -11,8 +11,8 @@ import numpy as np
 import yaml
 from jaxtyping import UInt8
 
-from ttdg.data.spec import MAX_LABELS, BenchmarkSpec, Normalisation, ThresholdSpec, validated
-from ttdg.errors import UserError, near_miss
+from ttdg.data.schema import MAX_LABELS, BenchmarkSpec, Normalisation, ThresholdSpec, validated
+from ttdg.errors import UserError, suggestion
 from ttdg.types import Regions
 
 UNKNOWN = MAX_LABELS  # in an encoding's table: a grey value that stands for no label
@@ -133,7 +133,7 @@ def load_benchmark(spec: str | Path | None, root: Path | None = None) -> Benchma
         return _parse(file.read_text(encoding="utf-8"), f"{spec}.yaml")
     if Path(spec).suffix in (".yaml", ".yml"):
         return _from_file(Path(spec))
-    raise UserError(f"unknown benchmark {str(spec)!r}{near_miss(str(spec), builtin)}; or give a yaml file")
+    raise UserError(f"unknown benchmark {str(spec)!r}{suggestion(str(spec), builtin)}; or give a yaml file")
 
 
 def _from_file(path: Path) -> Benchmark:

@@ -13,7 +13,7 @@ from ttdg.data.benchmark import Benchmark
 from ttdg.data.loading import labels_of
 from ttdg.data.readers import read_image, read_mask
 from ttdg.data.sites import Case, scan_site, site_folders, split
-from ttdg.data.threads import in_order
+from ttdg.data.threads import ordered_map
 from ttdg.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class SiteReport:
+class SiteCheck:
     name: str
     cases: int
     patients: int
@@ -35,9 +35,9 @@ class SiteReport:
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     benchmark: str
-    sites: tuple[SiteReport, ...]
+    sites: tuple[SiteCheck, ...]
 
     @property
     def ok(self) -> bool:
@@ -48,15 +48,15 @@ class Report:
         return sum(site.cases for site in self.sites)
 
 
-def check(root: Path, benchmark: Benchmark, workers: int | None = None) -> Report:
+def check_benchmark(root: Path, benchmark: Benchmark, workers: int | None = None) -> CheckReport:
     """Decodes every file; a problem is noted and the rest goes on."""
     folders = site_folders(root)
-    return Report(
+    return CheckReport(
         benchmark.name, tuple(_check_site(folder, benchmark, workers) for folder in folders.values())
     )
 
 
-def render(report: Report, limit: int = 10) -> "Table":
+def check_table(report: CheckReport, limit: int = 10) -> "Table":
     """One table for a terminal, and under it the first `limit` problems of each site."""
     from rich.markup import escape
     from rich.table import Table
@@ -81,21 +81,21 @@ def _first(lines: Sequence[str], limit: int) -> list[str]:
     return [*lines[:limit], *([f"… and {rest:,} more"] if rest > 0 else [])]
 
 
-def _check_site(folder: Path, benchmark: Benchmark, workers: int | None) -> SiteReport:
+def _check_site(folder: Path, benchmark: Benchmark, workers: int | None) -> SiteCheck:
     site, found = scan_site(folder)
     problems = [str(problem) for problem in found]
     if not (folder / "masks").is_dir():
         problems.append(f"{folder / 'masks'} is missing; put a mask there for each image")
     sizes: Counter[tuple[int, int]] = Counter()
     pixels = np.zeros(len(benchmark.labels), np.int64)
-    for _, future in in_order(lambda case: _look(case, benchmark), site.cases, workers):
+    for _, future in ordered_map(lambda case: _look(case, benchmark), site.cases, workers):
         look = future.result()
         problems += look.problems
         if look.size is not None:
             sizes[look.size] += 1
         pixels += look.pixels
     train, held_out = split(site.cases)
-    return SiteReport(
+    return SiteCheck(
         name=site.name,
         cases=len(site.cases),
         patients=len({case.patient for case in site.cases}),

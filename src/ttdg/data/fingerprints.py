@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ttdg.data.sites import Case
-from ttdg.data.threads import in_order
+from ttdg.data.threads import ordered_map
 from ttdg.errors import UserError
 
 
@@ -21,7 +21,7 @@ def fingerprint(cases: Iterable[Case], quick: bool = False, workers: int | None 
         if path is not None
     )
     digest = hashlib.sha256()
-    for (name, part, _), future in in_order(
+    for (name, part, _), future in ordered_map(
         lambda file: _identity(file[2], quick), files, workers, ahead=256
     ):
         digest.update(f"{name}\0{part}\0{future.result()}\n".encode(errors="surrogateescape"))

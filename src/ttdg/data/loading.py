@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ttdg.data.benchmark import Benchmark
 from ttdg.data.readers import read_image, read_mask
+from ttdg.data.schema import Normalisation
 from ttdg.data.sites import Case
-from ttdg.data.spec import Normalisation
-from ttdg.data.threads import in_order
+from ttdg.data.threads import ordered_map
 from ttdg.data.transforms import normalise
 from ttdg.errors import UserError
 from ttdg.types import Batch
@@ -63,7 +63,7 @@ def load_arrays(
         if masks is not None and picture.labels is not None:
             masks[row] = picture.labels
 
-    for row, filled in in_order(fill, range(n), workers):
+    for row, filled in ordered_map(fill, range(n), workers):
         filled.result()
         if progress is not None:
             progress(row + 1)
@@ -85,7 +85,7 @@ def stream(
     """
     have_masks(cases)
     ready: list[tuple[Case, Picture]] = []
-    for case, future in in_order(lambda case: read_case(case, benchmark), cases, workers, 2 * batch_size):
+    for case, future in ordered_map(lambda case: read_case(case, benchmark), cases, workers, 2 * batch_size):
         try:
             ready.append((case, future.result()))
         except UserError as error:

@@ -16,7 +16,7 @@ from ttdg.data.fingerprints import fingerprint
 from ttdg.data.loading import Arrays, load_arrays
 from ttdg.data.sites import Site
 from ttdg.errors import UserError
-from ttdg.files import whole_file
+from ttdg.files import atomic_file
 
 AGAIN = "pack it again with `ttdg data pack`"
 
@@ -42,7 +42,7 @@ def pack_site(
     }
     path = pack_path(site, folder)
     try:
-        with whole_file(path) as temporary:
+        with atomic_file(path) as temporary:
             save_file(tensors, temporary, metadata)
     except (OSError, SafetensorError) as error:
         raise UserError(

@@ -19,7 +19,7 @@ from jaxtyping import UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 
-from ttdg.data.deep import GREY_MODES, is_deep, read_deep
+from ttdg.data.bit_depth import GREY_MODES, has_high_bit_depth, read_high_bit_depth
 from ttdg.errors import UserError
 
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF")  # by content, whatever the suffix says
@@ -32,16 +32,16 @@ DAMAGE = (
 )  # fmt: skip
 
 
-def read_image(path: Path) -> UInt8[np.ndarray, "h w 3"]:
+def read_raster_image(path: Path) -> UInt8[np.ndarray, "h w 3"]:
     with _opened(path) as picture:
-        deep = is_deep(picture)
+        deep = has_high_bit_depth(picture)
         ImageOps.exif_transpose(picture, in_place=True)  # loads it, too
-        return read_deep(picture, path) if deep else np.asarray(picture.convert("RGB"))
+        return read_high_bit_depth(picture, path) if deep else np.asarray(picture.convert("RGB"))
 
 
-def read_mask(path: Path) -> UInt8[np.ndarray, "h w"]:
+def read_raster_mask(path: Path) -> UInt8[np.ndarray, "h w"]:
     with _opened(path) as picture:
-        deep = is_deep(picture)
+        deep = has_high_bit_depth(picture)
         ImageOps.exif_transpose(picture, in_place=True)
         if deep:
             return _byte_values(picture, path)

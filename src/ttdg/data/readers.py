@@ -17,7 +17,7 @@ class Reader:
     mask: Callable[[Path], UInt8[np.ndarray, "h w"]]
 
 
-RASTER = Reader(raster.read_image, raster.read_mask)
+RASTER = Reader(raster.read_raster_image, raster.read_raster_mask)
 
 READERS: dict[str, Reader] = {
     ".png": RASTER,

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ttdg.data.casetable import Problem, Row, normal_name, read_cases
+from ttdg.data.case_table import CaseRow, Problem, normalised_name, read_cases
 from ttdg.data.readers import READERS, readable
-from ttdg.errors import UserError, near_miss
+from ttdg.errors import UserError, suggestion
 
 JUNK = ("thumbs.db", "desktop.ini")  # left by file managers, beside names that start with a dot
 
@@ -36,7 +36,7 @@ def find_sites(root: Path, names: Collection[str] | None = None) -> dict[str, Si
     folders = site_folders(root)
     for name in names or ():
         if name not in folders:
-            raise UserError(f"{root} has no site {name!r}{near_miss(name, folders)}")
+            raise UserError(f"{root} has no site {name!r}{suggestion(name, folders)}")
     sites = {}
     for name in sorted(folders if names is None else set(names)):
         sites[name], problems = scan_site(folders[name])
@@ -102,13 +102,13 @@ def scan_site(folder: Path) -> tuple[Site, tuple[Problem, ...]]:
     problems = [*image_problems, *mask_problems, *row_problems, *_unpaired(folder, images, masks, rows)]
     cases = []
     for name in sorted(images):
-        row = rows.get(name, Row())
+        row = rows.get(name, CaseRow())
         cases.append(Case(name, images[name], masks.get(name), row.patient or name, row.split, row.spacing))
     return Site(folder.name, tuple(cases)), (*problems, *_straddling(cases, folder))
 
 
 def _unpaired(
-    folder: Path, images: Mapping[str, Path], masks: Mapping[str, Path], rows: Mapping[str, Row]
+    folder: Path, images: Mapping[str, Path], masks: Mapping[str, Path], rows: Mapping[str, CaseRow]
 ) -> list[Problem]:
     """A site without a folder of masks is no problem here: it may be one to be segmented."""
     problems = []
@@ -144,7 +144,7 @@ def _by_stem(files: Iterable[Path]) -> tuple[Mapping[str, Path], list[Problem]]:
     pictures: dict[str, Path] = {}
     problems = []
     for path in files:
-        name = normal_name(path.stem)
+        name = normalised_name(path.stem)
         if name in pictures:
             twin = pictures[name].name
             problems.append(Problem(path, f"has the name of {twin} beside it; rename or remove one"))

@@ -10,7 +10,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def in_order(
+def ordered_map(
     function: Callable[[T], R], items: Iterable[T], workers: int | None = None, ahead: int | None = None
 ) -> Iterator[tuple[T, Future[R]]]:
     """Each item with the future of `function(item)`, in the order of `items`.

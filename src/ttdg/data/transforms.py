@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ttdg.data.augmentation import AugmentParameters
-from ttdg.data.spec import Normalisation
+from ttdg.data.schema import Normalisation
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

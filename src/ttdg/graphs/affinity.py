@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ttdg.matching.universe import from_pairs, pairs, stacked_blocks
+from ttdg.matching.universe import from_pairs, pair_indices, stacked_blocks
 
 
 class Affinity(nn.Module):
@@ -47,7 +47,7 @@ class MLPAffinity(nn.Module):
         self.score = nn.Linear(hidden, 1)
 
     def forward(self, nodes: Float[Tensor, "m n h"], mask: Bool[Tensor, "m n"]) -> Float[Tensor, "m m n n"]:
-        i, j = pairs(len(nodes), nodes.device)
+        i, j = pair_indices(len(nodes), nodes.device)
         there, back = torch.cat([i, j]), torch.cat([j, i])
         x, y = self.query(nodes).index_select(0, there), self.key(nodes).index_select(0, back)
         scores = relu_sum(x, y, self.score.weight[0]) + self.score.bias

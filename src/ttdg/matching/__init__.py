@@ -3,7 +3,7 @@
 Needs torch (and SciPy for rounding); knows nothing of images. `match` is the front door, the rest its parts.
 """
 
-from ttdg.matching.agreement import agreement, centred
+from ttdg.matching.agreement import agreement, centred_edges
 from ttdg.matching.directions import (
     edge_direction,
     in_gains,
@@ -15,10 +15,10 @@ from ttdg.matching.directions import (
     within_class,
 )
 from ttdg.matching.losses import fenchel_young, matching_loss, ridge_loss, ridge_universe, universe_loss
-from ttdg.matching.multigraph import Matches, cosine_affinity, graph_batch, match
+from ttdg.matching.match import Matches, cosine_affinity, graph_batch, match
 from ttdg.matching.rounding import round_matching
-from ttdg.matching.scaling import FORBIDDEN
 from ttdg.matching.sinkhorn import sinkhorn, sinkhorn_log
+from ttdg.matching.sinkhorn.scaling import FORBIDDEN
 from ttdg.matching.solver import Solution, annealing, solve
 from ttdg.matching.spectral import spectral_scores, spectral_start
 from ttdg.matching.universe import (
@@ -39,7 +39,7 @@ __all__ = [
     "agreement",
     "annealing",
     "assign",
-    "centred",
+    "centred_edges",
     "cosine_affinity",
     "cycle_violation",
     "edge_direction",

@@ -22,7 +22,7 @@ def agreement(
     """
     X, sizes, other = pairwise(U), mask.sum(1), ~torch.eye(len(U), dtype=torch.bool, device=U.device)
     most = torch.minimum(sizes[:, None], sizes).to(U.dtype)
-    r = _edge_correlation(U, centred(edges, mask)).clamp(0, 1 - 1e-6)
+    r = _edge_correlation(U, centred_edges(edges, mask)).clamp(0, 1 - 1e-6)
     z = _node_deviation(
         X, affinity, mask[:, None, :, None] & mask[None, :, None, :] & other[:, :, None, None]
     )
@@ -30,7 +30,7 @@ def agreement(
     return (pair * other).sum() / other.sum().clamp(min=1)
 
 
-def centred(edges: Float[Tensor, "m n n"], mask: Bool[Tensor, "m n"]) -> Float[Tensor, "m n n"]:
+def centred_edges(edges: Float[Tensor, "m n n"], mask: Bool[Tensor, "m n"]) -> Float[Tensor, "m n n"]:
     """Edge weights less their mean in the graph: agreement on a missing edge then counts as much as on an edge, and
     overlapping more of a dense graph is no gain in itself."""
     real = (

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ttdg.matching.agreement import agreement, centred
+from ttdg.matching.agreement import agreement, centred_edges
 from ttdg.matching.directions import edge_direction, in_gains, node_direction
 from ttdg.matching.rounding import round_matching
 from ttdg.matching.solver import Projection, solve
@@ -45,7 +45,7 @@ def graduated(
     graphs: GraphBatch, similarity: Float[Tensor, "m m n n"], universe_size: int
 ) -> Float[Tensor, "m n d"]:
     """The matching of the best agreement, over the starts and the runs from each until two in a row are no better."""
-    edges = centred(graphs.edges, graphs.mask)
+    edges = centred_edges(graphs.edges, graphs.mask)
     chance = float(torch.lgamma(graphs.mask.sum(1).double() + 1).mean())
 
     def judged(scores: Tensor) -> tuple[float, Tensor]:

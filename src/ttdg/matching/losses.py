@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ttdg.errors import UserError, near_miss
-from ttdg.matching.scaling import FORBIDDEN
+from ttdg.errors import UserError, suggestion
 from ttdg.matching.sinkhorn import sinkhorn
-from ttdg.matching.universe import assign, of_pairs, pairs, universe_scores
+from ttdg.matching.sinkhorn.scaling import FORBIDDEN
+from ttdg.matching.universe import assign, of_pairs, pair_indices, universe_scores
 
 
 def universe_loss(
@@ -30,7 +30,7 @@ def universe_loss(
     "squared" regresses raw scores on U* as Eq. 9 does (`ridge_loss` is Eq. 9 to the letter).
     """
     if form not in UNIVERSE_LOSSES:
-        raise UserError(f"no universe loss {form!r}{near_miss(form, UNIVERSE_LOSSES)}")
+        raise UserError(f"no universe loss {form!r}{suggestion(form, UNIVERSE_LOSSES)}")
     scores = universe_scores(nodes, universe, allowed)
     loss = UNIVERSE_LOSSES[form](scores, target.detach() * mask[:, :, None], mask, tau)
     return loss + universe_decay * universe.square().sum() / len(universe)
@@ -76,8 +76,8 @@ def matching_loss(
     matching; what remains is |log ε| Σ|M̂ − X|^γ, whose gradient vanishes where M̂ is confidently wrong.
     """
     if form not in MATCHING_LOSSES:
-        raise UserError(f"no matching loss {form!r}{near_miss(form, MATCHING_LOSSES)}")
-    i, j = pairs(len(U), U.device)
+        raise UserError(f"no matching loss {form!r}{suggestion(form, MATCHING_LOSSES)}")
+    i, j = pair_indices(len(U), U.device)
     U = U.detach() * mask[:, :, None]
     return MATCHING_LOSSES[form](of_pairs(affinity), U[i] @ U[j].mT, mask[i], mask[j], tau)
 

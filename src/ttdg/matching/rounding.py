@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ttdg.matching.scaling import FORBIDDEN
+from ttdg.matching.sinkhorn.scaling import FORBIDDEN
 
 
 def round_matching(

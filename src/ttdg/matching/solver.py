@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ttdg.matching.lagged import Lagged
+from ttdg.matching.nonblocking import NonBlockingAll
 from ttdg.matching.universe import assign
 
 Direction = Callable[[Float[Tensor, "m n d"]], Float[Tensor, "m n d"]]
@@ -69,7 +69,7 @@ def solve(
     iterations, rest = 0, tolerance * _root_sizes(mask) if tolerance > 0 else None
     with torch.set_grad_enabled(differentiable and torch.is_grad_enabled()):
         for temperature in [tau] if isinstance(tau, int | float) else tau:
-            at_rest = Lagged()
+            at_rest = NonBlockingAll()
             for step in range(1, max_iterations + 1):
                 before, U = U, project(direction(U), mask, tau=temperature)
                 iterations += 1

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ttdg.matching.scaling import FORBIDDEN
 from ttdg.matching.sinkhorn import sinkhorn
+from ttdg.matching.sinkhorn.scaling import FORBIDDEN
 
 
 def assign(
@@ -71,7 +71,7 @@ def soft_affinity(
     backward: Literal["unrolled", "implicit"] = "unrolled",
 ) -> Float[Tensor, "m m n n"]:
     """M̂_ij = Sinkhorn(M_ij, τ) for i < j; M̂_ji = M̂_ijᵀ; M̂_ii = I. In `stacked` layout."""
-    i, j = pairs(len(mask), mask.device)
+    i, j = pair_indices(len(mask), mask.device)
     P = assign(
         of_pairs(scores),
         mask[i],
@@ -84,7 +84,7 @@ def soft_affinity(
     return from_pairs(P, torch.diag_embed(mask.to(P.dtype)))
 
 
-def pairs(m: int, device: torch.device | None = None) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
+def pair_indices(m: int, device: torch.device | None = None) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
     """The indices i and j of all pairs of graphs with i < j."""
     i, j, _ = _above_diagonal(m, device or torch.get_default_device())
     return i, j
@@ -106,7 +106,7 @@ def of_pairs(blocks: Float[Tensor, "m m n n"]) -> Float[Tensor, "p n n"]:
 def from_pairs(blocks: Float[Tensor, "p n n"], own: Float[Tensor, "m n n"]) -> Float[Tensor, "m m n n"]:
     """The symmetric matrix of blocks with `blocks` above the diagonal and `own` on it."""
     m, n, _ = own.shape
-    i, j = pairs(m, own.device)
+    i, j = pair_indices(m, own.device)
     M = blocks.new_zeros(m, n, m, n)
     M[i, :, j] = blocks
     M[j, :, i] = blocks.mT

@@ -35,7 +35,7 @@ class Distances:
         return torch.lerp(value[first + low], value[first + high], position - low)
 
 
-def pooled(these: Distances, those: Distances) -> Distances:
+def pooled_distances(these: Distances, those: Distances) -> Distances:
     """Both lists as one, of the same owners."""
     value, owner = torch.cat((these.value, those.value)), torch.cat((these.owner, those.owner))
     return Distances(value, owner, these.count + those.count)

@@ -5,8 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ttdg.metrics.chunks import one_thread
-from ttdg.metrics.moments import Moments, class_moments
-from ttdg.metrics.quadrants import Quadrants, around_centroid, is_constant
+from ttdg.metrics.moments import Moments, Quadrants, around_centroid, class_moments, is_constant
 
 EPSILON = torch.finfo(torch.float64).eps
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ttdg.metrics.chunks import one_thread, slices
-from ttdg.metrics.distance import distances, pooled
+from ttdg.metrics.distance import distances, pooled_distances
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _surface_scores(
     pixel = spacing.repeat_interleave(r, 0)
     P, G = surface(prediction.flatten(0, 1)), surface(truth.flatten(0, 1))
     there, back = distances(P, G, pixel), distances(G, P, pixel)
-    both = pooled(there, back)
+    both = pooled_distances(there, back)
     worst = torch.maximum(there.percentile(0.95), back.percentile(0.95))
     found, wanted = there.count > 0, back.count > 0
     diagonal = (pixel * pixel.new_tensor([h, w])).norm(dim=1)  # more than any distance within the image

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ttdg.errors import UserError, near_miss
+from ttdg.errors import UserError, suggestion
 
 STRIDE = 32  # of the deepest map
 ENCODERS = ("light", "resnet18", "resnet34", "resnet50")
@@ -32,7 +32,7 @@ class Segmenter(nn.Module):
     def __init__(self, spec: NetworkSpec) -> None:
         super().__init__()
         if spec.encoder not in ENCODERS:
-            raise UserError(f"unknown encoder {spec.encoder!r}{near_miss(spec.encoder, ENCODERS)}")
+            raise UserError(f"unknown encoder {spec.encoder!r}{suggestion(spec.encoder, ENCODERS)}")
         from monai.networks.nets.flexible_unet import FlexibleUNet
 
         from ttdg.networks.encoders import DECODERS  # registers our encoders with MONAI
@@ -70,10 +70,10 @@ class Segmenter(nn.Module):
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b l h w"]:
         """Any size: the border is repeated up to the next multiple of 32, and cut off again."""
         h, w = images.shape[-2:]
-        return self.decode(self.encode(padded(images)))[..., :h, :w]
+        return self.decode(self.encode(pad_to_stride(images)))[..., :h, :w]
 
 
-def padded(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c y x"]:
+def pad_to_stride(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c y x"]:
     """The border repeated up to the next multiple of the deepest stride, which is what `encode` takes."""
     h, w = images.shape[-2:]
     if h % STRIDE == 0 and w % STRIDE == 0:

@@ -1,3 +1,3 @@
-from ttdg.newsite.predict import Outcome, predict
+from ttdg.newsite.predict import FolderResult, predict
 
-__all__ = ["Outcome", "predict"]
+__all__ = ["FolderResult", "predict"]

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ttdg.files import whole_file
+from ttdg.files import atomic_file
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """One input file: `done` with its mask and overlay, or `set aside` with the reason."""
 
     file: str
@@ -38,7 +38,7 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / "journal.jsonl"
         folder.mkdir(parents=True, exist_ok=True)
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, JournalEntry] = {}
         if self.path.exists():
             self._read()
 
@@ -46,7 +46,7 @@ class Journal:
         lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
         for line in lines:
             try:
-                entry = Entry(**json.loads(line))
+                entry = JournalEntry(**json.loads(line))
             except (ValueError, TypeError):
                 continue
             self.entries[entry.file] = entry
@@ -66,7 +66,7 @@ class Journal:
         entry = self.entries.get(file)
         return None if entry is None or entry.status != "done" else entry.expected_dice
 
-    def add(self, *entries: Entry) -> None:
+    def add(self, *entries: JournalEntry) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             for entry in entries:
                 file.write(json.dumps(asdict(entry)) + "\n")
@@ -77,8 +77,8 @@ class Journal:
     def write_manifest(self, files: Sequence[str]) -> Path:
         """`manifest.csv`: one row for each of `files`, in their order."""
         rows = [asdict(self.entries[name]) for name in files if name in self.entries]
-        with whole_file(self.folder / "manifest.csv") as temporary, temporary.open("w", newline="") as out:
-            writer = csv.DictWriter(out, list(Entry.__dataclass_fields__), lineterminator="\n")
+        with atomic_file(self.folder / "manifest.csv") as temporary, temporary.open("w", newline="") as out:
+            writer = csv.DictWriter(out, list(JournalEntry.__dataclass_fields__), lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
         return self.folder / "manifest.csv"

@@ -8,16 +8,16 @@ COLOURS = np.array(
 )
 
 
-def overlay(
+def draw_overlay(
     image: UInt8[np.ndarray, "h w 3"], labels: UInt8[np.ndarray, "h w"], opacity: float = 0.3
 ) -> UInt8[np.ndarray, "h w 3"]:
     """Label 0 is left as it is; further labels go round the list of colours."""
     colours = COLOURS[np.where(labels > 0, (labels - 1) % (len(COLOURS) - 1) + 1, 0)]
-    alpha = np.where(outline(labels), 1.0, np.where(labels > 0, opacity, 0.0))[..., None]
+    alpha = np.where(mask_outline(labels), 1.0, np.where(labels > 0, opacity, 0.0))[..., None]
     return np.round(image * (1 - alpha) + colours * alpha).astype(np.uint8)
 
 
-def outline(labels: UInt8[np.ndarray, "h w"]) -> np.ndarray:
+def mask_outline(labels: UInt8[np.ndarray, "h w"]) -> np.ndarray:
     """Structure pixels with another label within reach; the reach grows with the image, so that it stays visible."""
     reach = max(1, min(labels.shape) // 200)
     edge = np.zeros(labels.shape, bool)

@@ -12,18 +12,17 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from ttdg.adapt import METHODS, Adapter, adapt
-from ttdg.adapt.judge import Verdict
+from ttdg.adaptation import METHODS, Adapter, adapt
+from ttdg.adaptation.judge.method import Verdict
+from ttdg.checkpoints import Model, part_digest
 from ttdg.data import Benchmark, Case, Loaded, open_folder, read_image, stream
-from ttdg.files import whole_file
-from ttdg.newsite.journal import Entry, Journal
-from ttdg.newsite.overlay import overlay
-from ttdg.parts import digest
-from ttdg.training import Model
+from ttdg.files import atomic_file
+from ttdg.newsite.journal import Journal, JournalEntry
+from ttdg.newsite.overlay import draw_overlay
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FolderResult:
     """What a run over a folder came to."""
 
     done: int
@@ -44,7 +43,7 @@ def predict(
     overlays: bool = True,
     workers: int | None = None,
     progress: Callable[[int], None] = lambda done: None,
-) -> Outcome:
+) -> FolderResult:
     """Segment every image of a folder, adapting along the way.
 
     A second call goes on where a killed one was: a batch whose answers stand is not answered again. A method
@@ -54,14 +53,14 @@ def predict(
     adapter = adapt(model, method, **(options or {}))
     journal = Journal(out)
     cases = open_folder(images)
-    parts = [digest(model.parts[name]) for name in METHODS[method].parts]
+    parts = [part_digest(model.parts[name]) for name in METHODS[method].parts]
     chain = _hash(model.card.sha256, method, json.dumps(options or {}, sort_keys=True), str(batch), *parts)
     aside: dict[str, str] = {}
     done = kept = 0
 
     def set_aside(case: Case, error: Exception) -> None:
         aside[case.image.name] = str(error)
-        journal.add(Entry(case.image.name, "set aside", str(error)))
+        journal.add(JournalEntry(case.image.name, "set aside", str(error)))
 
     for loaded in stream(cases, model.card.benchmark, batch, workers, set_aside, device):
         key = _hash(chain, *(hashlib.sha256(case.image.read_bytes()).hexdigest() for case in loaded.cases))
@@ -84,7 +83,7 @@ def predict(
         progress(done + kept + len(aside))
     manifest = journal.write_manifest([case.image.name for case in cases])
     said = {case.image.name: journal.expected(case.image.name) for case in cases}
-    return Outcome(
+    return FolderResult(
         done, kept, aside, manifest, {name: dice for name, dice in said.items() if dice is not None}
     )
 
@@ -107,7 +106,7 @@ def expected(adapter: Adapter, count: int) -> list[dict[str, Any]]:
 
 def _write(
     loaded: Loaded, logits: torch.Tensor, benchmark: Benchmark, out: Path, key: str, overlays: bool
-) -> list[Entry]:
+) -> list[JournalEntry]:
     entries = []
     for case, logit, size in zip(loaded.cases, logits, loaded.sizes, strict=True):
         own = F.interpolate(logit[None].float(), size, mode="bilinear", align_corners=False)[0]
@@ -116,15 +115,15 @@ def _write(
         mask, picture = Path("masks") / f"{case.name}.png", Path("overlays") / f"{case.name}.jpg"
         _save(out / mask, benchmark.decode(array))
         if overlays:
-            _save(out / picture, overlay(read_image(case.image), array))
+            _save(out / picture, draw_overlay(read_image(case.image), array))
         facts: dict[str, Any] = {"mask": str(mask), "overlay": str(picture) if overlays else ""}
         facts |= {"foreground": float((array > 0).mean()), "confidence": float(largest.mean())}
-        entries.append(Entry(case.image.name, "done", key=key, width=size[1], height=size[0], **facts))
+        entries.append(JournalEntry(case.image.name, "done", key=key, width=size[1], height=size[0], **facts))
     return entries
 
 
 def _save(path: Path, array: np.ndarray) -> None:
-    with whole_file(path) as temporary:
+    with atomic_file(path) as temporary:
         Image.fromarray(array).save(temporary)
 
 

@@ -1,17 +1,7 @@
-from ttdg.training.checkpoint import Model, ModelCard, load, save
+"""Source training: recipes, data, the loop, and the parts that some methods need from source time."""
+
 from ttdg.training.recipe import Recipe
 from ttdg.training.sources import Sources, load_sources
 from ttdg.training.train import Progress, make_fabric, train
 
-__all__ = [
-    "Model",
-    "ModelCard",
-    "Progress",
-    "Recipe",
-    "Sources",
-    "load",
-    "load_sources",
-    "make_fabric",
-    "save",
-    "train",
-]
+__all__ = ["Progress", "Recipe", "Sources", "load_sources", "make_fabric", "train"]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ttdg.data import AUGMENTATIONS
-from ttdg.errors import UserError, near_miss
+from ttdg.errors import UserError, suggestion
 from ttdg.networks import ENCODERS
 from ttdg.prior import PriorSpec
 from ttdg.training.losses import LOSSES
@@ -45,7 +45,7 @@ class Recipe:
         for name, known in choices.items():
             value = getattr(self, name)
             if value not in known:
-                raise UserError(f"unknown {name} {value!r}{near_miss(value, known)}")
+                raise UserError(f"unknown {name} {value!r}{suggestion(value, known)}")
         for name in ("steps", "batch", "lr", "points", "tau"):
             if getattr(self, name) <= 0:
                 raise UserError(f"{name} must be positive, not {getattr(self, name)}")

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ttdg.checkpoints import ModelCard, save
 from ttdg.data import Arrays, Benchmark
 from ttdg.errors import UserError
-from ttdg.networks import NetworkSpec, Segmenter, load_encoder, replay
+from ttdg.networks import NetworkSpec, Segmenter, cuda_graph, load_encoder
 from ttdg.prior import prior_for
-from ttdg.training.checkpoint import ModelCard, save
+from ttdg.training.batches import Pool
 from ttdg.training.learner import Learner
-from ttdg.training.pool import Pool
 from ttdg.training.recipe import Recipe
-from ttdg.training.state import State
+from ttdg.training.resume import State
 from ttdg.training.sync import synchronise
 from ttdg.training.update import Optimisers, Update
 from ttdg.training.validate import validate
@@ -118,7 +118,7 @@ def _set_up(fabric: Any, learner: Learner, recipe: Recipe) -> Update:
     """The learner and its optimisers on the device, wrapped for several processes where there are several; for one
     process on a GPU so that their step can be recorded."""
     cuda = fabric.device.type == "cuda"
-    recorded = cuda and fabric.world_size == 1 and not recipe.deterministic and replay.enabled()
+    recorded = cuda and fabric.world_size == 1 and not recipe.deterministic and cuda_graph.enabled()
     if fabric.world_size > 1:
         synchronise(learner.network, cuda)
     if cuda:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ttdg.networks.replay import Replay
+from ttdg.networks.cuda_graph import Replay
 
 
 class Optimisers:

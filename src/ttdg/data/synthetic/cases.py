@@ -6,7 +6,7 @@ from jaxtyping import UInt8
 from ttdg.data.synthetic.fields import random_for
 from ttdg.data.synthetic.hospitals import FUNDUS, HOSPITALS
 from ttdg.data.synthetic.style import develop
-from ttdg.errors import UserError, near_miss
+from ttdg.errors import UserError, suggestion
 
 SITES = tuple(FUNDUS)
 SMALLEST = 32  # pixels; below it a thin rim can vanish between pixel centres
@@ -16,7 +16,7 @@ def draw_site(
     variant: str, site: str, count: int, size: int = 128, seed: int = 0
 ) -> tuple[UInt8[np.ndarray, "n size size 3"], UInt8[np.ndarray, "n size size"]]:
     """The first `count` pictures of a site, and their labels."""
-    check(variant, site, count, size)
+    check_drawable(variant, site, count, size)
     images, masks = zip(*(draw_case(variant, site, case, size, seed) for case in range(count)), strict=True)
     return np.stack(images), np.stack(masks)
 
@@ -38,11 +38,11 @@ def patient_of(case: int) -> int:
     return case - (case + 4) // 5
 
 
-def check(variant: str, site: str, count: int, size: int) -> None:
+def check_drawable(variant: str, site: str, count: int, size: int) -> None:
     if variant not in HOSPITALS:
-        raise UserError(f"there is no synthetic variant {variant!r}{near_miss(variant, HOSPITALS)}")
+        raise UserError(f"there is no synthetic variant {variant!r}{suggestion(variant, HOSPITALS)}")
     if site not in HOSPITALS[variant]:
-        raise UserError(f"there is no synthetic site {site!r}{near_miss(site, HOSPITALS[variant])}")
+        raise UserError(f"there is no synthetic site {site!r}{suggestion(site, HOSPITALS[variant])}")
     if count < 1:
         raise UserError(f"a site of {count} images cannot be drawn; ask for at least 1")
     if size < SMALLEST:

@@ -19,7 +19,7 @@ def random_for(*key: object) -> Random:
 
 
 @lru_cache(maxsize=8)
-def grid(size: int) -> tuple[Field, Field]:
+def pixel_grid(size: int) -> tuple[Field, Field]:
     """x and y of the pixel centres; the picture spans -1 to 1, y pointing down."""
     axis = (np.arange(size, dtype=np.float32) + 0.5) * (2 / size) - 1
     return _frozen(np.tile(axis, (size, 1))), _frozen(np.tile(axis[:, None], (1, size)))
@@ -62,7 +62,7 @@ def paint(picture: Picture, colour: Float[np.ndarray, "*hw 3"], where: Field) ->
     return picture + (colour - picture) * where[..., None]
 
 
-def outline(rng: Random, angle: Field, waves: range, wobble: float) -> Field:
+def closed_curve(rng: Random, angle: Field, waves: range, wobble: float) -> Field:
     """The radius, about 1, of a smooth random closed curve at each angle."""
     orders = np.array(waves, dtype=np.float32)
     heights = rng.normal(0, wobble, len(orders)).astype(np.float32) / orders**1.5

@@ -12,9 +12,9 @@ from ttdg.data.synthetic.fields import (
     Labels,
     Picture,
     Random,
-    grid,
-    outline,
+    closed_curve,
     paint,
+    pixel_grid,
     rgb,
     smooth_noise,
     soft_step,
@@ -70,17 +70,17 @@ def draw_fundus(eyes: Eyes, patient: Random, rng: Random, size: int) -> tuple[Pi
 
 def _depth(rng: Random, size: int, centre: Float[np.ndarray, "2"], radius: float, tall: float) -> Field:
     """How far inside a wobbly ellipse each pixel lies; negative outside."""
-    x, y = grid(size)
+    x, y = pixel_grid(size)
     u, v = x - float(centre[0]), y - float(centre[1])
     tilt, stretch = rng.normal(0, 0.25), math.sqrt(tall * rng.normal(1, 0.04))
     c, s = math.cos(tilt), math.sin(tilt)
     u, v = (u * c + v * s) * stretch, (v * c - u * s) / stretch
-    return radius - np.hypot(u, v) / outline(rng, np.arctan2(v, u), range(2, 5), wobble=0.08)
+    return radius - np.hypot(u, v) / closed_curve(rng, np.arctan2(v, u), range(2, 5), wobble=0.08)
 
 
 def _retina(rng: Random, size: int, pigment: float, disc: Field) -> Picture:
     """Orange, mottled, streaked by the choroid, darker towards the macula, glowing around the disc."""
-    x, y = grid(size)
+    x, y = pixel_grid(size)
     coarse, middle, fine = (smooth_noise(rng, size, knots) for knots in (4, 14, 48))
     streaks = np.abs(smooth_noise(rng, size, 7, across=12))
     macula = np.exp(-((x - 1.15) ** 2 + y**2) / 0.5)
@@ -94,7 +94,7 @@ def _retina(rng: Random, size: int, pigment: float, disc: Field) -> Picture:
 def _nerve_head(rng: Random, picture: Picture, disc: Field, cup: Field) -> Picture:
     """A pink-yellow disc, some with a pale crescent beside them, and a cup that brightens inwards."""
     size = len(disc)
-    x, _ = grid(size)
+    x, _ = pixel_grid(size)
     side = np.clip(2 * x, 0, 1) * float(rng.uniform(0, 0.35))
     picture = paint(picture, rgb(0.80, 0.56, 0.34), soft_step(disc + 0.07, 0.05) * side)
     grain = (1 + 0.035 * smooth_noise(rng, size, 20))[..., None]

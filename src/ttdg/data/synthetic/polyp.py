@@ -11,9 +11,9 @@ from ttdg.data.synthetic.fields import (
     Labels,
     Picture,
     Random,
-    grid,
-    outline,
+    closed_curve,
     paint,
+    pixel_grid,
     rgb,
     smooth_noise,
     soft_step,
@@ -59,13 +59,13 @@ def draw_polyps(polyps: Polyps, patient: Random, rng: Random, size: int) -> tupl
 
 def _blobs(rng: Random, polyps: Polyps, size: int) -> tuple[Field, Field]:
     """How far inside its nearest polyp each pixel lies (negative outside), and how high the polyps rise."""
-    x, y = grid(size)
+    x, y = pixel_grid(size)
     count = 1 + int(rng.choice(3, p=polyps.often))
     radii = rng.uniform(*polyps.radius, count) * (1, 0.8, 0.65)[count - 1]
     depths, heights = [], []
     for centre, radius in zip(_centres(rng, radii), radii.tolist(), strict=True):
         u, v = x - float(centre[0]), y - float(centre[1])
-        reach = np.hypot(u, v) / (radius * outline(rng, np.arctan2(v, u), range(2, 5), wobble=0.25))
+        reach = np.hypot(u, v) / (radius * closed_curve(rng, np.arctan2(v, u), range(2, 5), wobble=0.25))
         depths.append(radius * (1 - reach))
         heights.append(radius * np.clip(1 - reach**2, 0, None) ** 0.75)
     return np.maximum.reduce(depths), np.maximum.reduce(heights)
@@ -84,7 +84,7 @@ def _centres(rng: Random, radii: Float[np.ndarray, "n"]) -> list[Float[np.ndarra
 
 def _wall(rng: Random, depth: float, size: int) -> tuple[Field, Field]:
     """The bowel seen along its length, ring folds around a dark lumen: relief and brightness."""
-    x, y = grid(size)
+    x, y = pixel_grid(size)
     angle, far = rng.uniform(0, 2 * math.pi), rng.uniform(0.3, 1.2)
     lumen = np.hypot(x - far * math.cos(angle), y - far * math.sin(angle))
     lumen = np.abs(lumen * (1 + 0.12 * smooth_noise(rng, size, 3)))

@@ -10,7 +10,7 @@ from jaxtyping import UInt8
 from PIL import Image
 from scipy.ndimage import gaussian_filter
 
-from ttdg.data.synthetic.fields import Field, Picture, Random, grid, rgb, smooth_noise, soft_step
+from ttdg.data.synthetic.fields import Field, Picture, Random, pixel_grid, rgb, smooth_noise, soft_step
 
 Number = int | float
 RGB = tuple[Number, Number, Number]
@@ -52,7 +52,7 @@ def develop(scene: Picture, style: Style, rng: Random) -> UInt8[np.ndarray, "h w
 
 
 def _illumination(style: Style, rng: Random, size: int) -> Field:
-    x, y = grid(size)
+    x, y = pixel_grid(size)
     angle = style.lamp_angle + rng.normal(0, 0.3)
     slope = math.cos(angle) * x + math.sin(angle) * y
     uneven = 1 + style.lamp * (slope + 0.3 * smooth_noise(rng, size, 2))
@@ -73,7 +73,7 @@ def _respond(light: Picture, style: Style) -> Picture:
 @lru_cache(maxsize=32)
 def _field_of_view(aperture: float, squareness: float, size: int) -> Field:
     """1 inside the aperture, 0 outside."""
-    x, y = grid(size)
+    x, y = pixel_grid(size)
     radius = (np.abs(x) ** squareness + np.abs(y) ** squareness) ** (1 / squareness)
     return soft_step(aperture - radius, 2 / size)
 

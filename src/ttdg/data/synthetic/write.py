@@ -12,10 +12,10 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from ttdg.data.benchmark import load_benchmark
-from ttdg.data.synthetic.cases import SITES, check, draw_case, patient_of
+from ttdg.data.synthetic.cases import SITES, check_drawable, draw_case, patient_of
 from ttdg.data.synthetic.hospitals import HOSPITALS
 from ttdg.errors import UserError
-from ttdg.files import whole_folder
+from ttdg.files import atomic_folder
 
 SIZE = re.compile(r"^size: (\d+)$", re.MULTILINE)
 
@@ -32,11 +32,11 @@ def write_benchmark(
 
     An older folder of drawn hospitals is replaced; any other is left alone.
     """
-    check(variant, SITES[0], count, size)
+    check_drawable(variant, SITES[0], count, size)
     if not _replaceable(out):
         raise UserError(f"{out} holds other files; name a new folder for the synthetic hospitals")
     benchmark = load_benchmark(f"synthetic-{variant}")
-    with whole_folder(out) as folder:
+    with atomic_folder(out) as folder:
         (folder / "benchmark.yaml").write_text(_description(variant, size), encoding="utf-8")
         for done, (site, case) in enumerate(product(SITES, range(count)), start=1):
             image, labels = draw_case(variant, site, case, size, seed)

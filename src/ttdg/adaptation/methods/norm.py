@@ -1,0 +1,31 @@
+"""PTBN: batch statistics of the test batch, no gradient.
+
+Nado et al., Evaluating Prediction-Time Batch Normalization for Robustness under Covariate Shift, 2020;
+Schneider et al., Improving robustness against common corruptions by covariate shift adaptation, NeurIPS 2020.
+It isolates the BatchNorm effect that TENT, SAR, CoTTA and GraTa inherit.
+"""
+
+from torch import nn
+
+from ttdg.adaptation.adapter import Adapter, Fixed, Method
+from ttdg.networks import batchnorm
+
+
+def norm(network: nn.Module) -> Adapter:
+    batchnorm.use(network, batchnorm.BATCH)
+    return Fixed(network)
+
+
+METHOD = Method(
+    build=norm,
+    summary="BatchNorm with the statistics of the test batch (PTBN)",
+    adapts="nothing",
+    norm="BATCH",
+    memory=False,
+    forwards=1,
+    backwards=0,
+    predict="before",
+    paper="Nado et al. 2020; Schneider et al., NeurIPS 2020",
+    origin="no hyper-parameters",
+    needs=("BatchNorm",),
+)

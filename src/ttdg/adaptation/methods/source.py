@@ -1,0 +1,26 @@
+"""No adaptation: the source model as it was trained. Every table starts with it."""
+
+from torch import nn
+
+from ttdg.adaptation.adapter import Adapter, Fixed, Method
+from ttdg.networks import batchnorm
+
+
+def source(network: nn.Module) -> Adapter:
+    if batchnorm.present(network):
+        batchnorm.use(network, batchnorm.EVAL)
+    return Fixed(network)
+
+
+METHOD = Method(
+    build=source,
+    summary="no adaptation: the source model, BatchNorm with its running statistics",
+    adapts="nothing",
+    norm="EVAL",
+    memory=False,
+    forwards=1,
+    backwards=0,
+    predict="before",
+    paper="-",
+    origin="-",
+)

@@ -1,0 +1,113 @@
+"""The table of methods: a name and what its file declares. Adding a method is one file and one line here."""
+
+import inspect
+from collections.abc import Iterable
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from ttdg.adaptation.adapter import Method
+from ttdg.adaptation.judge import method as judge
+from ttdg.adaptation.methods import (
+    a3_tta,
+    alpha_bn,
+    cotta,
+    deynet,
+    dltta,
+    domain_adaptor,
+    dua,
+    grata,
+    intent,
+    itta,
+    memo,
+    nc_ttt,
+    norm,
+    pass_,
+    sar,
+    sictta,
+    source,
+    tasd_r,
+    tegda,
+    tent,
+    vptta,
+)
+from ttdg.adaptation.options import RANGES, Range
+from ttdg.adaptation.universe import gradient, literal
+from ttdg.adaptation.universe import method as universe
+from ttdg.errors import UserError, suggestion
+
+METHODS: dict[str, Method] = {
+    "source": source.METHOD,
+    "norm": norm.METHOD,
+    "alpha-bn": alpha_bn.METHOD,
+    "tent": tent.METHOD,
+    "universe": universe.METHOD,
+    "judge": judge.METHOD,
+    "universe-gradient": gradient.METHOD,
+    "universe-literal": literal.METHOD,
+    "sar": sar.METHOD,
+    "dltta": dltta.METHOD,
+    "domainadaptor": domain_adaptor.METHOD,
+    "dua": dua.METHOD,
+    "intent": intent.METHOD,
+    "cotta": cotta.METHOD,
+    "memo": memo.METHOD,
+    "grata": grata.METHOD,
+    "tegda": tegda.METHOD,
+    "a3-tta": a3_tta.METHOD,
+    "vptta": vptta.METHOD,
+    "pass": pass_.METHOD,
+    "sictta": sictta.METHOD,
+    "nc-ttt": nc_ttt.METHOD,
+    "deynet": deynet.METHOD,
+    "tasd-r": tasd_r.METHOD,
+    "itta": itta.METHOD,
+}
+
+
+def reconstructions(methods: Iterable[str]) -> list[str]:
+    """Those of them that nobody published in full: wherever one is named, that is said."""
+    return [name for name in dict.fromkeys(methods) if name in METHODS and METHODS[name].reconstructed]
+
+
+def defaults(method: str) -> dict[str, Any]:
+    """A method's options with their default values, read from its factory."""
+    parameters = inspect.signature(METHODS[method].build).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def checked(method: str, name: str, value: Any) -> Any:
+    """The value as the option's annotation wants it; a wrong name, type or choice is an error in words."""
+    if name not in (known := defaults(method)):
+        raise UserError(f"method {method!r} has no option {name!r}{suggestion(name, known)}")
+    hint = get_type_hints(METHODS[method].build)[name]
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise UserError(
+                f"option {name} of {method!r} is one of {', '.join(get_args(hint))}, not {value!r}"
+            )
+    elif hint is float and type(value) is int:
+        value = float(value)
+    elif isinstance(hint, type) and type(value) is not hint:
+        raise UserError(
+            f"option {name} of {method!r} is {hint.__name__}, such as {known[name]!r}, not {value!r}"
+        )
+    bounds = _bounds(method, name)
+    if hint in (int, float) and bounds is not None and value not in bounds:
+        raise UserError(f"option {name} of {method!r} is {bounds}, not {value!r}")
+    return value
+
+
+def allowed(method: str, name: str) -> str:
+    """What `checked` lets pass, in words; nothing where any value of the default's type will do."""
+    hint = get_type_hints(METHODS[method].build)[name]
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(get_args(hint))}"
+    if hint is bool:
+        return "true or false"
+    bounds = _bounds(method, name)
+    return str(bounds) if hint in (int, float) and bounds is not None else ""
+
+
+def _bounds(method: str, name: str) -> Range | None:
+    """The allowed numbers of an option."""
+    option = METHODS[method].options.get(name)
+    return RANGES.get(name) if option is None else option.range

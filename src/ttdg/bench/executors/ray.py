@@ -1,0 +1,62 @@
+"""A Ray cluster: this machine's own, or the one at `--address`. Nodes share the run's folder and the data."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ttdg.bench.executors import Options, Outcome
+from ttdg.bench.folder import RunFolder
+from ttdg.bench.worker import run_job
+from ttdg.errors import UserError
+
+
+class Ray:
+    """Jobs are Ray tasks. A killed worker's task is reported as lost, and the run tries it again."""
+
+    def __init__(self, place: RunFolder, options: Options) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise UserError("--executor ray needs the package ray: pip install 'ttdg[cluster]'") from None
+        self.ray, self.place = ray, place
+        if not ray.is_initialized():
+            self._connect(options)
+        self.slots = options.workers or max(1, int(ray.cluster_resources().get("CPU", 1)) // place.threads)
+        needs = {"num_cpus": place.threads, "num_gpus": 1 if options.gpus else 0}
+        self.task = ray.remote(max_retries=0, **needs)(run_job)
+        self.running: dict[Any, tuple[str, float]] = {}
+
+    def submit(self, key: str, spec: Mapping[str, Any]) -> None:
+        self.running[self.task.remote(key, dict(spec), self.place)] = (key, time.perf_counter())
+
+    def wait(self, seconds: float) -> list[Outcome]:
+        if not self.running:
+            return []
+        ended, _ = self.ray.wait(list(self.running), num_returns=1, timeout=seconds)
+        return [self._outcome(reference) for reference in ended]
+
+    def close(self) -> None:
+        for reference in self.running:
+            self.ray.cancel(reference, force=True)
+        self.ray.shutdown()
+
+    def _connect(self, options: Options) -> None:
+        settings: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False}
+        if options.address:
+            settings = {"address": options.address, "log_to_driver": False}
+        elif options.workers:
+            settings["num_cpus"] = options.workers * self.place.threads
+        try:
+            self.ray.init(**settings)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            why = " ".join(str(error).split())[:200]
+            raise UserError(f"no Ray cluster answers ({why}); start one with `ray start --head`") from None
+
+    def _outcome(self, reference: Any) -> Outcome:
+        key, since = self.running.pop(reference)
+        try:
+            return self.ray.get(reference)
+        except self.ray.exceptions.RayError as error:
+            took = time.perf_counter() - since
+            why = str(error).split("\n", 1)[0][:200]
+            return Outcome(key, f"its Ray worker was lost ({why})", took, lost=True)

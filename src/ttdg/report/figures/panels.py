@@ -1,0 +1,80 @@
+"""What people would rather look at than read: a grid of pictures and one self-contained page."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ttdg.files import atomic_file, write_text
+from ttdg.report.terminal import SiteRow
+
+TINTS = ((0.25, 0.77, 1.0), (1.0, 0.77, 0.0), (1.0, 0.32, 0.5))  # rim, cup, …
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One image, its truth, and each method's answer with its Dice."""
+
+    case: str
+    image: np.ndarray
+    truth: np.ndarray
+    answers: Mapping[str, tuple[np.ndarray, float]]
+
+
+def draw_panels(path: Path, panels: Sequence[Panel], labels: Sequence[str]) -> Path:
+    """Rows are images; columns are image, truth and each method's answer as outlines."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    names = list(panels[0].answers)
+    titles = ["image", "truth", *("no adaptation" if name == "source" else name for name in names)]
+    figure = Figure(figsize=(1.75 * len(titles), 1.85 * len(panels)), layout="constrained", dpi=130)
+    axes = figure.subplots(len(panels), len(titles), squeeze=False)
+    for panel, line in zip(panels, axes, strict=True):
+        shown = [(None, ""), (panel.truth, "")]
+        shown += [(answer, f"Dice {100 * dice:.0f}") for answer, dice in panel.answers.values()]
+        for axis, (mask, note) in zip(line, shown, strict=True):
+            axis.imshow(panel.image)
+            if mask is not None:
+                _contours(axis, mask, len(labels))
+            axis.set_xlabel(note, fontsize=8)
+            axis.set(xticks=[], yticks=[])
+    for axis, title in zip(axes[0], titles, strict=True):
+        axis.set_title(title, fontsize=9)
+    with atomic_file(path) as temporary:
+        FigureCanvasAgg(figure).print_png(str(temporary))
+    return path
+
+
+def _contours(axis: Any, mask: np.ndarray, labels: int) -> None:
+    for label in range(1, labels):
+        inside = mask >= label
+        if inside.any() and not inside.all():
+            axis.contour(inside, levels=[0.5], colors=[TINTS[(label - 1) % len(TINTS)]], linewidths=1.2)
+
+
+def write_demo_page(
+    path: Path, rows: Sequence[SiteRow], target: str, image: Path, sources: Mapping[str, Mapping[str, Any]]
+) -> Path:
+    """The demo as one HTML file that needs nothing beside it."""
+    from jinja2 import Environment, StrictUndefined
+
+    text = resources.files("ttdg.report").joinpath("templates", "demo.html").read_text(encoding="utf-8")
+    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(text)
+    at_home = [row.dice for row in rows if row.site != target and row.method == "source"]
+    away = {row.method: row for row in rows if row.site == target}
+    html = template.render(
+        rows=rows,
+        target=target,
+        sources=list(sources),
+        home=sum(at_home) / len(at_home),
+        away=away,
+        best=max(away.values(), key=lambda row: row.dice),
+        image=base64.b64encode(image.read_bytes()).decode(),
+    )
+    write_text(path, html)
+    return path

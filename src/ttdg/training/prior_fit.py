@@ -1,0 +1,51 @@
+"""A morphology prior fitted afterwards to a trained network, which stays as it is."""
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ttdg.data import Arrays, Benchmark
+from ttdg.prior import MorphologyPrior, feature_maps, prior_for, prior_loss
+from ttdg.training.batches import Pool
+from ttdg.training.recipe import Recipe
+
+STEPS, BATCH, RATE = 600, 8, 1e-3
+
+
+def fit_prior(
+    network: Any,
+    sources: Mapping[str, Arrays],
+    benchmark: Benchmark,
+    *,
+    steps: int = STEPS,
+    seed: int = 0,
+    progress: Callable[[int], None] = lambda done: None,
+    **settings: Any,
+) -> MorphologyPrior:
+    """φ and 𝒰 for this network from its source images: L(𝒰) with AdamW, the rate falling to 0.
+
+    Any network with encode, decoded and head will do. `settings` are those of `PriorSpec`. The same images, seed and
+    settings give the same prior.
+    """
+    frozen: Any = copy.deepcopy(network).eval().requires_grad_(False)
+    device = next(frozen.parameters()).device
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        prior = prior_for(frozen, len(benchmark.labels), **settings).train()
+    for untrained in (prior.edges, prior.affinity):  # L(𝒰) does not reach them
+        untrained.requires_grad_(False)
+    used = [parameter for parameter in prior.parameters() if parameter.requires_grad]
+    optimiser = torch.optim.AdamW(used, RATE, weight_decay=0.0, fused=device.type == "cuda")
+    pool, recipe = Pool(list(sources.values()), device), Recipe(batch=BATCH, steps=steps, lr=RATE, seed=seed)
+    for step in range(1, steps + 1):
+        images, labels = pool.batch(recipe, benchmark.normalisation, step, slice(0, BATCH))
+        with torch.no_grad():
+            maps = feature_maps(frozen, images)[1]
+        optimiser.param_groups[0]["lr"] = recipe.rate(step - 1)
+        prior_loss(prior, maps, labels).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        progress(step)
+    return prior.requires_grad_(False).eval()

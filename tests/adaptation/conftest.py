@@ -1,0 +1,176 @@
+"""What a method needs to run at all: a small network of the right kind, and the parts made for it.
+
+A method with `parts` is tested as soon as each of them has a maker here.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ttdg.adaptation import METHODS, adapt
+from ttdg.adaptation.judge.fit import fit_judge
+from ttdg.data import Arrays, Benchmark, Exact
+from ttdg.networks import NetworkSpec, Segmenter
+from ttdg.networks import pyramid as levels
+from ttdg.networks.heads.consistency import ElementWise
+from ttdg.networks.heads.denoiser import Denoiser
+from ttdg.networks.heads.noise import Discriminator
+from ttdg.networks.heads.shapes import ShapeHead, unit_norm
+from ttdg.prior import MorphologyPrior, prior_for
+from ttdg.types import Part
+
+
+def pyramid(network: nn.Module) -> list[int]:
+    return [level.shape[1] for _, level in levels.level_modules(network)]
+
+
+def a_denoiser(network: nn.Module) -> Part:
+    channels = levels.noise_image(network).shape[1]
+    return Denoiser(pyramid(network), channels).to_part([0.0] * channels, [1.0] * channels)
+
+
+def a_discriminator(network: nn.Module) -> Part:
+    level = min(2, len(channels := pyramid(network)) - 1)
+    return Discriminator(channels[level], channels[level]).to_part(level)
+
+
+def a_shape_head(network: nn.Module) -> Part:
+    labels = network(levels.noise_image(network)).shape[1]
+    structures, head = (labels - 1, "softmax") if labels > 1 else (1, "sigmoid")
+    made = ShapeHead(pyramid(network)[-1], labels, structures, 4)
+    made.atoms.copy_(torch.stack([unit_norm(torch.rand(made.atoms.shape[1:])) for _ in range(structures)]))
+    return made.to_part(head)
+
+
+def a_consistency(network: nn.Module) -> Part:
+    made = ElementWise((pyramid(network)[-1],), 10)
+    made.weight.data.mul_(4.0)  # 4¹⁰: in an untrained network another style changes features by a millionth
+    return made.to_part()
+
+
+def a_prior(network: nn.Module) -> Part:
+    return prior_for(network, network.spec.labels, node_dim=16, points=8, per_tissue=6).to_part()
+
+
+def a_judge(network: nn.Module) -> Part:
+    return judge_of(network.spec.labels)
+
+
+@lru_cache
+def judge_of(labels: int) -> Part:
+    """Fitted for a moment on noise. What a judge reads depends on the labels, not on the network's channels."""
+    torch.manual_seed(labels)
+    network = Segmenter(NetworkSpec(labels, "light"))
+    names = ("background", *(f"structure {i}" for i in range(1, labels)))
+    regions = {names[i]: (i,) for i in range(1, labels)}
+    benchmark = Benchmark("noise", names, Exact({i: i for i in range(labels)}), regions, "minmax", 32)
+    masks = torch.randint(labels, (4, 32, 32)).to(torch.uint8)
+    arrays = Arrays(torch.randint(256, (4, 3, 32, 32)).to(torch.uint8), masks, tuple("abcd"))
+    judge = fit_judge(
+        network, MorphologyPrior.from_part(a_prior(network)), {"site": arrays}, {"site": arrays}, benchmark,
+        draws=1, mixing_steps=1,
+    )  # fmt: skip
+    return Part(judge.tensors, {name: value for name, value in judge.settings.items() if name != "prior"})
+
+
+PART_MAKERS: dict[
+    str, Callable[[nn.Module], Part]
+] = {  # random weights: enough for everything but good scores
+    "deynet": a_denoiser,
+    "nc-ttt": a_discriminator,
+    "tasd-r": a_shape_head,
+    "itta": a_consistency,
+    "prior": a_prior,
+    "judge": a_judge,
+}
+
+
+def elsewhere(network: nn.Module) -> nn.Module:
+    """Running statistics of another hospital, so that source and batch statistics differ."""
+    for layer in network.modules():
+        if isinstance(layer, _BatchNorm):
+            layer.running_mean.normal_()
+            layer.running_var.uniform_(0.5, 2)
+            nn.init.uniform_(layer.weight, 0.5, 1.5)
+    return network
+
+
+def plain_network(
+    channels: int = 3, labels: int = 2, norm: Callable[[int], nn.Module] = nn.BatchNorm2d
+) -> nn.Module:
+    """Any user's module: no encode, no decode."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 8, 3, padding=1), norm(8), nn.ReLU(),
+        nn.Conv2d(8, 8, 3, padding=1), norm(8), nn.ReLU(), nn.Conv2d(8, labels, 1),
+    )  # fmt: skip
+
+
+class TinyUNet(nn.Module):
+    """Three levels, two halves, the names of a ResNet."""
+
+    def __init__(
+        self, channels: int = 3, labels: int = 2, norm: Callable[[int], nn.Module] = nn.BatchNorm2d
+    ) -> None:
+        super().__init__()
+
+        def stage(inputs: int, outputs: int, stride: int) -> nn.Sequential:
+            return nn.Sequential(nn.Conv2d(inputs, outputs, 3, stride, 1), norm(outputs), nn.ReLU())
+
+        self.layer0, self.layer1, self.layer4 = stage(channels, 6, 2), stage(6, 8, 2), stage(8, 12, 2)
+        self.up1, self.up0, self.head = stage(20, 8, 1), stage(14, 6, 1), nn.Conv2d(6, labels, 1)
+
+    def encode(self, images: Tensor) -> tuple[Tensor, ...]:
+        a = self.layer0(images)
+        b = self.layer1(a)
+        return a, b, self.layer4(b)
+
+    def decode(self, features: tuple[Tensor, ...]) -> Tensor:
+        a, b, c = features
+        x = self.up1(torch.cat([F.interpolate(c, scale_factor=2), b], 1))
+        x = self.up0(torch.cat([F.interpolate(x, scale_factor=2), a], 1))
+        return self.head(F.interpolate(x, scale_factor=2))
+
+    def forward(self, images: Tensor) -> Tensor:
+        h, w = images.shape[-2:]
+        padded = F.pad(images, (0, -w % 32, 0, -h % 32), mode="replicate")
+        return self.decode(self.encode(padded))[..., :h, :w]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A source network and the parts fitted to it, as a loaded checkpoint would be."""
+
+    network: nn.Module
+    parts: Mapping[str, Part] = field(default_factory=dict)
+
+    def adapt(self, method: str, **options: Any) -> Any:
+        return adapt(self, method, **options)
+
+
+def build(name: str, channels: int = 3, labels: int = 2) -> Ready:
+    """What `name` needs: a U-Net with its parts, a network in two halves, or anything at all."""
+    method = METHODS[name]
+    missing = [part for part in method.parts if part not in PART_MAKERS]
+    if missing:
+        pytest.skip(f"no maker of the part {missing[0]!r} in tests/adaptation/conftest.py")
+    torch.manual_seed(0)
+    if method.parts:
+        network: nn.Module = Segmenter(NetworkSpec(labels, "light", channels))
+    elif "encode/decode" in method.needs:
+        network = TinyUNet(channels, labels)
+    else:
+        network = plain_network(channels, labels)
+    elsewhere(network).eval()
+    return Ready(network, {part: PART_MAKERS[part](network) for part in method.parts})
+
+
+@pytest.fixture(scope="session")
+def ready() -> Callable[..., Ready]:
+    return build

@@ -1,0 +1,82 @@
+"""Where the universe's points lie at the source, and what it means to lie elsewhere."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from ttdg.adaptation.judge.locations import (
+    PointLocations,
+    location_error,
+    match_separately,
+    point_locations,
+    relative_radii,
+)
+from ttdg.graphs import Nodes
+from ttdg.networks import NetworkSpec, Segmenter
+from ttdg.prior import MorphologyPrior, PriorSpec, prior_for
+
+LABELS, POINTS = 2, 6
+
+
+@pytest.fixture(scope="module")
+def prior() -> MorphologyPrior:
+    torch.manual_seed(0)
+    return MorphologyPrior(PriorSpec(LABELS, (4,), ("e0",), 8, points=POINTS, per_tissue=5))
+
+
+def nodes_at(coordinates: Tensor, tissue: int = 2) -> Nodes:
+    b, n = coordinates.shape[:2]
+    labels = torch.full((b, n), tissue)
+    features = torch.nn.functional.normalize(
+        torch.randn(b, n, 8, generator=torch.Generator().manual_seed(0)), dim=2
+    )
+    return Nodes(features, labels, torch.ones(b, n, dtype=torch.bool), coordinates)
+
+
+def ring(n: int, radius: float, centre: tuple[float, float] = (0.5, 0.5), turn: float = 0.0) -> Tensor:
+    angle = torch.arange(n) * (2 * math.pi / n) + turn
+    return torch.stack([centre[0] + radius * angle.sin(), centre[1] + radius * angle.cos()], -1)[None]
+
+
+def test_zoom_orientation_and_place_of_the_picture_do_not_count(prior):
+    usual = relative_radii(prior, nodes_at(ring(8, 0.2)))
+    assert torch.allclose(usual, torch.ones(1, 8), atol=1e-5)
+    for other in (ring(8, 0.05), ring(8, 0.2, (0.3, 0.6)), ring(8, 0.2, turn=0.4)):
+        assert torch.allclose(relative_radii(prior, nodes_at(other)), usual, atol=1e-4)
+
+
+def test_a_node_that_lies_where_its_point_lay_is_not_misplaced_and_one_far_away_is(prior):
+    nodes = nodes_at(ring(4, 0.2))
+    U = match_separately(prior, nodes)
+    d = len(prior.universe)
+    here = PointLocations(torch.ones(d), torch.full((d,), 0.1), torch.full((d,), 1 / d))
+    elsewhere = PointLocations(torch.full((d,), 1.2), torch.full((d,), 0.1), torch.full((d,), 1 / d))
+    assert location_error(here, prior, nodes, U).item() == pytest.approx(0, abs=1e-6)
+    assert location_error(elsewhere, prior, nodes, U).item() == pytest.approx(4, rel=1e-3)
+
+
+def test_an_image_without_a_structure_is_not_misplaced(prior):
+    nodes = nodes_at(ring(4, 0.2), tissue=1)
+    d = len(prior.universe)
+    places = PointLocations(torch.zeros(d), torch.full((d,), 0.1), torch.full((d,), 1 / d))
+    assert location_error(places, prior, nodes, match_separately(prior, nodes)).item() == 0
+
+
+def test_places_do_not_depend_on_how_the_images_are_batched():
+    torch.manual_seed(0)
+    network = Segmenter(NetworkSpec(LABELS, "light")).eval()
+    prior = prior_for(network, LABELS, node_dim=8, points=POINTS, per_tissue=5)
+    labels = torch.zeros(3, 32, 32, dtype=torch.long)
+    labels[:, 8:24, 4:20] = 1
+    images = torch.randn(3, 3, 32, 32)
+    together, apart = (
+        point_locations(network, {"learned": prior}, batches)["learned"]
+        for batches in ([(images, labels)], [(images[:1], labels[:1]), (images[1:], labels[1:])])
+    )
+    assert torch.allclose(together.radius, apart.radius, atol=1e-4)
+    assert torch.allclose(together.use, apart.use, atol=1e-4)
+    assert together.use.sum().item() == pytest.approx(1, abs=1e-5)
+    assert (together.spread >= 0.1 - 1e-6).all()
+    assert (together.use[POINTS : 2 * POINTS] > together.use.min()).any()

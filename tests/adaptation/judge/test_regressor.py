@@ -1,0 +1,105 @@
+"""The judge's arithmetic on planted relations."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ttdg.adaptation.judge.regressor import RIDGE, Regressor, features, fit_regressor, ridge
+
+CANDIDATES, FEATURES = 4, 5
+
+
+def planted(n: int, noise: float, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Dice of one region, linear in the first two features, and the hospitals of four images each."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, CANDIDATES, FEATURES, generator=generator)
+    dice = 0.6 + 0.1 * x[..., 0] - 0.05 * x[..., 1]
+    return x, (dice + noise * torch.randn(dice.shape, generator=generator))[..., None], torch.arange(n) // 4
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Regressor:
+    return fit_regressor(*planted(400, 0.05, 0), members=3, coverage=0.8)
+
+
+def test_a_planted_relation_is_learned(fitted):
+    x, dice, _ = planted(300, 0.0, 1)
+    predicted, truth = fitted.predict(x).dice.flatten(), dice.flatten().clamp(0, 1)
+    assert (predicted - truth).abs().mean() < 0.06
+    assert torch.corrcoef(torch.stack([predicted, truth]))[0, 1] > 0.94
+
+
+def test_the_better_of_two_candidates_is_found(fitted):
+    x, dice, _ = planted(300, 0.0, 2)
+    predicted = fitted.predict(x).dice.argmax(1)
+    lost = dice[..., 0].amax(1) - dice[..., 0].gather(1, predicted[:, None])[:, 0]
+    assert lost.mean() < 0.015
+
+
+def test_the_interval_covers_about_four_fifths_of_fresh_data(fitted):
+    x, dice, _ = planted(500, 0.05, 3)
+    predicted = fitted.predict(x)
+    inside = (predicted.dice - dice[..., 0]).abs() <= predicted.half_width
+    assert 0.7 < inside.float().mean() < 0.9
+
+
+def test_images_and_candidates_are_judged_one_by_one(fitted):
+    x = planted(6, 0.0, 4)[0]
+    rows, columns = torch.randperm(6), torch.randperm(CANDIDATES)
+    whole = fitted.predict(x)
+    assert torch.allclose(fitted.predict(x[rows]).dice, whole.dice[rows], atol=1e-6)
+    assert torch.allclose(fitted.predict(x[:, columns]).half_width, whole.half_width[:, columns], atol=1e-6)
+
+
+def test_a_signal_from_far_away_says_no_more_than_one_from_the_edge(fitted):
+    x = torch.zeros(1, 1, FEATURES)
+    far, further = (x.index_fill(2, torch.tensor([0]), value) for value in (50.0, 5000.0))
+    assert torch.equal(fitted.predict(far).dice, fitted.predict(further).dice)
+    assert 0 <= fitted.predict(further).dice <= 1
+
+
+def test_fitting_again_gives_the_same_and_draws_nothing_from_the_global_generator():
+    x, dice, hospital = planted(40, 0.05, 0)
+    state = torch.get_rng_state()
+    a, b = (fit_regressor(x, dice, hospital, members=2) for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(v, b.tensors()[name]) for name, v in a.tensors().items())
+
+
+def test_a_ridge_is_least_squares_on_rows_that_pull_to_zero():
+    generator = torch.Generator().manual_seed(0)
+    z, y = (torch.randn(30, k, generator=generator, dtype=torch.double) for k in (4, 2))
+    pull = math.sqrt(RIDGE * 30) * np.eye(4)
+    rows, targets = np.vstack([z.numpy(), pull]), np.vstack([y.numpy(), np.zeros((4, 2))])
+    expected = np.linalg.lstsq(rows, targets, rcond=None)[0]
+    assert np.allclose(ridge(z, y, 30).numpy(), expected)
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_very_few_images_give_a_regressor_all_the_same(n):
+    predicted = fit_regressor(*planted(n, 0.05, 0)).predict(planted(3, 0.0, 1)[0])
+    assert predicted.dice.isfinite().all()
+    assert (predicted.half_width > 0).all()
+
+
+def test_what_images_of_one_hospital_share_does_not_narrow_the_interval_at_another():
+    """Every hospital has an error of its own and signals that give it away, but to its own images alone."""
+    generator = torch.Generator().manual_seed(1)
+    x, dice, hospital = planted(200, 0.02, 0)
+    own = torch.randn(50, 40, generator=generator)[hospital]
+    shared = 0.1 * torch.randn(50, generator=generator)[hospital]
+    x = torch.cat([x, own[:, None].expand(-1, CANDIDATES, -1)], 2)
+    dice = dice + shared[:, None, None]
+    apart, together = (fit_regressor(x, dice, who).predict(x) for who in (hospital, torch.arange(200)))
+    assert apart.half_width.mean() > 1.3 * together.half_width.mean()
+
+
+def test_features_are_signals_and_the_candidates_name():
+    found = {"a": torch.tensor([[1.0], [3.0]]), "b": torch.tensor([[5.0], [float("nan")]])}
+    x = features(found, ["a", "b"])
+    assert x.shape == (1, 2, 2 + 2)
+    assert x[0].tolist() == [[1.0, 5.0, 1.0, 0.0], [3.0, 0.0, 0.0, 1.0]]
+    assert features(found, ["b"]).shape == (1, 2, 3)

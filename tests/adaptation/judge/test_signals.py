@@ -1,0 +1,171 @@
+"""What the judge sees of a prediction, against what is plainly so."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ttdg.adaptation.judge.locations import PointLocations
+from ttdg.adaptation.judge.signals import Evidence
+from ttdg.adaptation.judge.signals import signals as all_signals
+from ttdg.prior import MorphologyPrior, PriorSpec
+
+
+def signals(evidence, regions, prior, **options):
+    """With places of no importance."""
+    d = len(prior.universe)
+    places = PointLocations(torch.ones(d), torch.ones(d), torch.full((d,), 1 / d))
+    return all_signals(evidence, regions, prior, places, **options)
+
+
+REGIONS, SIDE, LABELS = {"disc": (1, 2), "cup": (2,)}, 32, 3
+
+
+@pytest.fixture(scope="module")
+def prior() -> MorphologyPrior:
+    torch.manual_seed(0)
+    return MorphologyPrior(PriorSpec(LABELS, (4,), ("e0",), 8, points=6, per_tissue=5))
+
+
+def evidence_of(labels: Tensor, sharpness: float = 8.0, seed: int = 0) -> Evidence:
+    """Candidates × images of labels, as sharp predictions, over random unit features."""
+    k, b = labels.shape[:2]
+    logits = (sharpness * F.one_hot(labels, LABELS).movedim(-1, 2).float()).log_softmax(2)
+    generator = torch.Generator().manual_seed(seed)
+    projected = F.normalize(torch.randn(k, b, 8, SIDE // 4, SIDE // 4, generator=generator), dim=2)
+    images = torch.rand(b, 3, SIDE, SIDE, generator=generator)
+    return Evidence(logits, projected, torch.rand(b, 6, generator=generator), images, k)
+
+
+def squares(k: int, b: int, *corners: tuple[int, int], side: int = 8, label: int = 1) -> Tensor:
+    labels = torch.zeros(k, b, SIDE, SIDE, dtype=torch.long)
+    for y, x in corners:
+        labels[..., y : y + side, x : x + side] = label
+    return labels
+
+
+def random_evidence(k: int = 3, b: int = 2) -> Evidence:
+    torch.manual_seed(1)
+    return evidence_of(torch.randint(LABELS, (k, b, SIDE, SIDE)), sharpness=1.0)
+
+
+def test_a_few_signals_are_the_same_as_all_of_them(prior):
+    evidence = random_evidence()
+    everything = signals(evidence, REGIONS, prior)
+    names = [name for name in everything if name.startswith("universe")]
+    assert 0 < len(names) < len(everything)
+    for chosen in (names, [n for n in everything if n not in names], names[:1], ["entropy"]):
+        found = signals(evidence, REGIONS, prior, only=chosen)
+        assert set(chosen) <= set(found)
+        assert all(torch.equal(found[name], everything[name]) for name in found)
+    assert not any(n.startswith("universe") for n in signals(evidence, REGIONS, prior, only=["entropy"]))
+
+
+@pytest.mark.parametrize("label", range(LABELS))
+def test_an_image_of_one_label_alone_gives_finite_signals(prior, label):
+    labels = torch.full((2, 2, SIDE, SIDE), label)
+    found = signals(evidence_of(labels), REGIONS, prior)
+    assert all(value.shape == (2, 2) and value.isfinite().all() for value in found.values())
+
+
+@pytest.mark.parametrize("side", [1, 3, 30])
+def test_odd_sizes_give_finite_signals(prior, side):
+    logits = torch.randn(2, 1, LABELS, side, side).log_softmax(2)
+    grid = -(-side // 4)
+    evidence = Evidence(
+        logits,
+        F.normalize(torch.randn(2, 1, 8, grid, grid), dim=2),
+        torch.rand(1, 6),
+        torch.rand(1, 3, *logits.shape[3:]),
+        2,
+    )
+    assert all(value.isfinite().all() for value in signals(evidence, REGIONS, prior).values())
+
+
+def test_each_image_is_seen_alone(prior):
+    whole = random_evidence(3, 2)
+    one = Evidence(
+        whole.logits[:, 1:], whole.projected[:, 1:], whole.distance[1:], whole.images[1:], whole.plain
+    )
+    together, alone = signals(whole, REGIONS, prior), signals(one, REGIONS, prior)
+    assert all(torch.allclose(together[name][:, 1:], alone[name], atol=1e-5) for name in alone)
+
+
+def test_identical_candidates_agree_entirely_and_disjoint_ones_not_at_all(prior):
+    same = signals(evidence_of(squares(2, 1, (4, 4)), 20.0), REGIONS, prior, only=["entropy"])
+    assert torch.allclose(same["disc agrees with all"], torch.ones(()), atol=1e-4)
+    labels = torch.cat([squares(1, 1, (0, 0)), squares(1, 1, (16, 16))])
+    apart = signals(evidence_of(labels, 20.0), REGIONS, prior, only=["entropy"])
+    assert apart["disc agrees with 0"][0, 0] == pytest.approx(1, abs=1e-3)
+    assert apart["disc agrees with 0"][1, 0] < 1e-2
+
+
+def test_two_equal_blobs_are_half_in_one_piece(prior):
+    logits = evidence_of(squares(1, 1, (4, 4), (20, 20)))
+    logits.logits[0, 0, 1, 5, 5] += 1.0  # the first is the more certain one
+    found = signals(logits, REGIONS, prior, only=["entropy"])
+    whole = signals(evidence_of(squares(1, 1, (4, 4))), REGIONS, prior, only=["entropy"])
+    assert found["disc in one piece"].item() == pytest.approx(0.5, abs=0.05)
+    assert whole["disc in one piece"].item() == pytest.approx(1.0)
+
+
+def test_a_larger_region_has_more_area_and_a_doubtful_one_more_entropy(prior):
+    small, large = (
+        signals(evidence_of(squares(1, 1, (4, 4), side=s)), REGIONS, prior, only=["entropy"]) for s in (6, 16)
+    )
+    assert small["disc area"] < large["disc area"]
+    sure, unsure = (
+        signals(evidence_of(squares(1, 1, (4, 4)), s), REGIONS, prior, only=["entropy"]) for s in (8.0, 1.0)
+    )
+    assert sure["entropy"] < unsure["entropy"]
+    assert sure["disc confidence"] > unsure["disc confidence"]
+
+
+def test_a_prediction_that_fits_the_universe_is_told_from_one_that_does_not(prior):
+    """Features are universe points of the label that the first candidate predicts and the second does not."""
+    inside = squares(1, 1, (8, 8), side=16)
+    labels = torch.cat([inside, (inside == 0).long()])
+    points = prior.points_of_universe().detach().unflatten(0, (prior.spec.tissues, -1))[:, 0]
+    projected = points[inside[0, :, ::4, ::4]].movedim(-1, 1)
+    evidence = Evidence(
+        evidence_of(labels).logits,
+        projected.expand(2, 1, -1, -1, -1),
+        torch.zeros(1, 6),
+        torch.rand(1, 3, SIDE, SIDE),
+        2,
+    )
+    found = signals(evidence, REGIONS, prior)
+    right, wrong = found["universe margin"][:, 0]
+    assert right > wrong + 0.1
+    assert found["universe disc agrees"][0, 0] > found["universe disc agrees"][1, 0]
+    assert found["universe energy inside"][0, 0] < found["universe energy inside"][1, 0]
+
+
+def test_a_structure_that_differs_from_its_surroundings_stands_out(prior):
+    evidence = evidence_of(squares(2, 1, (8, 8), side=14))
+    flat, bright = torch.zeros(1, 3, SIDE, SIDE), torch.zeros(1, 3, SIDE, SIDE)
+    bright[..., 8:22, 8:22] = 1
+    low, high = (
+        signals(replace(evidence, images=images), REGIONS, prior)["disc stands out"][0, 0]
+        for images in (flat, bright)
+    )
+    assert low == 0
+    assert high > 1
+
+
+def test_agreement_is_asked_of_candidates_without_the_universe_alone(prior):
+    evidence = random_evidence(k=4)
+    some = replace(evidence, plain=2)
+    found = signals(some, REGIONS, prior)
+    assert {name for name in found if name.startswith("disc agrees with ")} == {
+        "disc agrees with 0",
+        "disc agrees with 1",
+        "disc agrees with all",
+    }
+    narrowed = Evidence(
+        *(getattr(evidence, n)[:2] for n in ("logits", "projected")), evidence.distance, evidence.images, 2
+    )
+    alone = signals(narrowed, REGIONS, prior)
+    assert all(torch.allclose(found[name][:2], alone[name], atol=1e-5) for name in alone)

@@ -1,0 +1,235 @@
+"""PASS: its slow copy's momentum, its sparse attention, its start as the identity and its way back to the source."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ttdg.adaptation.methods.pass_ import METHOD, Prompts, pass_momentum, sparse
+from ttdg.networks import split
+
+
+def images(seed: int = 1, count: int = 2) -> torch.Tensor:
+    return torch.randn(count, 3, 32, 32, generator=torch.Generator().manual_seed(seed)) + 1
+
+
+def test_the_momentum_decays_as_published():
+    found = [pass_momentum(t, 0.94, 0.01) for t in (1, 2, 3)]
+    assert found == pytest.approx([0.104, 0.09836, 0.0930584])
+
+
+def test_every_step_moves_the_slow_copy_by_its_momentum(ready):
+    adapter = ready("pass").adapt("pass", steps=1, lr=0.1)
+    adapter(images())
+    start = [tensor.clone() for tensor in adapter.slow.values]
+    adapter(images(2))
+    m = pass_momentum(2, 0.94, 0.01)
+    expected = [(1 - m) * a + m * b for a, b in zip(start, adapter.slow.tensors, strict=True)]
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(adapter.slow.values, expected, strict=True))
+    assert adapter.updates == 2
+
+
+def test_a_batch_starts_from_the_slow_copy_and_the_sources_statistics(ready):
+    adapter = ready("pass").adapt("pass", steps=1, lr=0.1)
+    adapter(images())
+    slow = [value.clone() for value in adapter.slow.values]
+    adapter.descent.lr = 0.0
+    adapter.descent.restart()
+    adapter(images(3))
+    assert all(torch.equal(a, b) for a, b in zip(adapter.slow.tensors, slow, strict=True))
+
+
+def test_every_prompt_channel_reaches_a_tenth_of_the_feature_channels():
+    weights = torch.rand(2, 57, 8).softmax(-1)
+    kept = sparse(weights)
+    assert ((kept != 0).sum(1) == 5).all()
+    assert torch.equal(kept[kept != 0], weights[kept != 0])
+    assert (kept.amax(1) == weights.amax(1)).all()
+
+
+def test_untrained_prompts_are_the_identity():
+    prompts, features = Prompts(3, (12, 4, 4), 16), (torch.randn(2, 12, 4, 4),)
+    assert torch.equal(prompts.decorate(images()), images())
+    assert torch.equal(prompts.attend(features)[0], features[0])
+
+
+def test_where_the_source_is_surer_it_answers(ready):
+    source = ready("pass")
+    adapter = source.adapt("pass", lr=0.1)
+    answer, plain = torch.randn(3, 2, 8, 8), torch.randn(3, 2, 8, 8)
+    answer[0] *= 10  # sure
+    plain[1] *= 10
+    answer[2] = float("nan")
+    chosen = adapter._surer(answer, plain)
+    assert torch.equal(chosen[0], answer[0])
+    assert torch.equal(chosen[1:], plain[1:])
+
+
+@pytest.mark.parametrize("fallback", ["full", "half"])
+def test_the_answer_is_the_source_s_or_the_adapted_one_image_by_image(ready, fallback):
+    source = ready("pass")
+    adapted = source.adapt("pass", lr=0.05, fallback="never")(images(count=4))
+    plain = source.adapt("source")(images(count=4))
+    answer = source.adapt("pass", lr=0.05, fallback=fallback)(images(count=4))
+    for row in range(4):
+        assert torch.equal(answer[row], adapted[row]) or torch.allclose(answer[row], plain[row], atol=1e-6)
+
+
+def test_convolutions_of_the_network_never_move(ready):
+    source = ready("pass")
+    adapter = source.adapt("pass", lr=0.1, objective="entropy")
+    for seed in range(3):
+        adapter(images(seed))
+    before, now = source.network.state_dict(), adapter.network.state_dict()
+    convolutions = [k for k in before if before[k].ndim == 4]
+    assert convolutions
+    assert all(torch.equal(before[k], now[k]) for k in convolutions)
+
+
+def test_statistics_of_the_encoder_come_closer_to_the_source_s(ready):
+    losses = []
+    for steps in (1, 30):
+        adapter = ready("pass").adapt("pass", steps=steps)
+        adapter(images())
+        losses.append(adapter.loss.item())
+    assert losses[1] < losses[0] - 0.1
+
+
+def test_by_default_the_prompt_at_the_bottleneck_stays_the_identity_and_learns_with_entropy_alone(ready):
+    moved = {}
+    for objective in ("statistics", "entropy"):
+        adapter = ready("pass").adapt("pass", lr=0.1, objective=objective)
+        adapter(images())
+        start = copy.deepcopy(adapter.prompts)
+        adapter(images(2))
+        pairs = zip(start.named_parameters(), adapter.prompts.parameters(), strict=True)
+        moved[objective] = {name.split(".")[0] for (name, a), b in pairs if not torch.equal(a, b)}
+    assert moved == {"statistics": {"decorator"}, "entropy": {"decorator", "bank", "query", "key", "value"}}
+    assert "bottleneck" in METHOD.summary
+    assert "bottleneck" not in METHOD.adapts
+
+
+def test_the_objective_is_the_sum_over_the_encoder_s_layers_of_what_lies_between_its_statistics_and_the_source_s(
+    ready,
+):
+    source, found, x = ready("pass"), [], images()
+    adapter = source.adapt("pass")
+    adapter(x)
+    adapter.slow.restore()
+    adapter._use(adapter.mode)
+    with torch.no_grad():
+        inputs = adapter.prompts.decorate(x)
+    names = {module: name for name, module in adapter.network.named_modules()}
+    plain = dict(source.network.named_modules())
+
+    def look(layer, given):
+        mean = given[0].mean((0, 2, 3)) - plain[names[layer]].running_mean
+        var = given[0].var((0, 2, 3)) - plain[names[layer]].running_var
+        found.append(mean.abs().mean() + 0.01 * var.abs().mean())
+
+    layers = [m for m in adapter.network.modules() if isinstance(m, _BatchNorm)]
+    handles = [layer.register_forward_pre_hook(look) for layer in layers]
+    with torch.no_grad():
+        adapter.network.encode(inputs)
+    for handle in handles:
+        handle.remove()
+    assert len(found) == 3  # of the five layers, those of the encoder
+    assert adapter.objective(x).item() == pytest.approx(torch.stack(found).sum().item(), rel=1e-4)
+
+
+def test_the_source_s_answer_is_the_source_s_after_any_number_of_batches(ready):
+    source = ready("pass")
+    adapter = source.adapt("pass", lr=0.1)
+    for seed in range(2):
+        adapter(images(seed))
+    assert torch.equal(adapter._source_answer(images(5)), source.adapt("source")(images(5)))
+
+
+def test_the_running_statistics_of_one_batch_do_not_reach_the_next(ready):
+    """Without a rate nothing else could: then the second batch is answered as if it were the first."""
+    fresh, later = (ready("pass").adapt("pass", lr=0.0, fallback="never") for _ in range(2))
+    later(images(2) * 3)
+    assert torch.equal(fresh(images()), later(images()))
+
+
+def test_attention_is_a_softmax_over_prompts_of_scaled_products_cut_to_the_nearest_channels():
+    torch.manual_seed(0)
+    prompts, features = Prompts(3, (20, 4, 4), 5), torch.randn(2, 20, 4, 4)
+    prompts.bank.data.normal_()
+    with torch.no_grad():
+        found = prompts.attend((features,))[0]
+        q, k, v = prompts.query(features), prompts.key(prompts.bank)[0], prompts.value(prompts.bank)[0]
+    for image in range(2):
+        weights = torch.zeros(20, 5)
+        for c in range(20):
+            products = [math.exp((q[image, c] * k[j]).sum().item() / math.sqrt(5)) for j in range(5)]
+            weights[c] = torch.tensor(products) / sum(products)
+        for j in range(5):
+            for c in weights[:, j].argsort(descending=True)[2:]:  # a tenth of 20 stay
+                weights[c, j] = 0
+        for c in range(20):
+            expected = features[image, c] + sum(weights[c, j] * v[j] for j in range(5))
+            assert torch.allclose(found[image, c], expected, atol=1e-4)
+
+
+def test_the_half_entropy_is_divided_by_the_foreground_s_mass(ready):
+    """Two pixels of foreground 0.9 and 0.2: the published measure, by hand."""
+    adapter = ready("pass").adapt("pass", fallback="half")
+    p = torch.tensor([0.9, 0.2])
+    logits = torch.stack([(1 - p).log(), p.log()]).view(1, 2, 1, 2)
+    expected = -(0.9 * math.log(0.9) + 0.2 * math.log(0.2)) / 1.1
+    assert adapter._doubt(logits).item() == pytest.approx(expected, rel=1e-5)
+    adapter.head = "sigmoid"
+    assert adapter._doubt((p / (1 - p)).log().view(1, 1, 1, 2)).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_frozen_answer_has_the_prompts_of_the_last_batch_and_takes_no_step(ready):
+    adapter = ready("pass").adapt("pass", lr=0.1, objective="entropy", fallback="never")
+    assert torch.equal(adapter.predict_frozen(images(9)), adapter.network(images(9)))  # nothing learnt yet
+    adapter(images())
+    before = copy.deepcopy((adapter.network.state_dict(), adapter.prompts.state_dict(), adapter.slow.values))
+    answer = adapter.predict_frozen(images(9))
+    with torch.no_grad():
+        decorated = adapter.prompts.decorate(images(9))
+        expected = split.forward_split(adapter.network, decorated, adapter.prompts.attend)
+        assert torch.equal(answer, expected)
+        assert not torch.allclose(answer, adapter.network(images(9)), atol=1e-3)
+    after = (adapter.network.state_dict(), adapter.prompts.state_dict())
+    assert all(
+        torch.equal(v, now[k]) for now, then in zip(after, before, strict=False) for k, v in then.items()
+    )
+    assert all(torch.equal(a, b) for a, b in zip(adapter.slow.values, before[2], strict=True))
+    assert adapter.updates == 2
+
+
+def test_a_frozen_answer_falls_back_to_the_source_too(ready):
+    source = ready("pass")
+    adapter = source.adapt("pass", lr=0.1)
+    adapter(images())
+    adapter._surer = lambda answer, plain: plain
+    assert torch.equal(adapter.predict_frozen(images(9)), source.adapt("source")(images(9)))
+
+
+@pytest.mark.parametrize("batches", [(1, None, 2), (None, 1, 2)])
+def test_a_batch_without_a_finite_image_leaves_no_trace(ready, batches):
+    bad = images(count=8).view(2, 3, 64, 64)  # of another size than the prompts are for
+    bad[:, 0, 3, 4] = float("nan")
+    disturbed, calm = (ready("pass").adapt("pass", lr=0.1, objective="entropy") for _ in range(2))
+    for seed in batches:
+        disturbed(bad if seed is None else images(seed))
+    for seed in (1, 2):
+        calm(images(seed))
+    disturbed(bad)
+    before, now = calm.network.state_dict(), disturbed.network.state_dict()
+    assert all(torch.equal(value, now[name]) for name, value in before.items())
+    assert torch.equal(calm(images(3)), disturbed(images(3)))
+
+
+def test_a_batch_with_a_finite_image_is_learnt_from(ready):
+    adapter = ready("pass").adapt("pass", lr=0.1)
+    some = images()
+    some[0] = float("inf")
+    adapter(some)
+    assert adapter.updates == 2

@@ -1,0 +1,166 @@
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from ttdg.adaptation.memory import Bank
+from ttdg.adaptation.methods.tegda import dropout_agreement, symmetric
+
+
+def some(seed: int, count: int = 2) -> torch.Tensor:
+    return torch.randn(count, 3, 32, 32, generator=torch.Generator().manual_seed(seed))
+
+
+def test_sure_and_equal_predictions_agree_wholly_and_disjoint_ones_not_at_all():
+    left, right = torch.full((1, 1, 4, 4), -40.0), torch.full((1, 1, 4, 4), -40.0)
+    left[..., :2], right[..., 2:] = 40.0, 40.0
+    assert dropout_agreement(left, left.expand(3, 1, 1, 4, 4), "sigmoid").item() == pytest.approx(1, abs=1e-5)
+    assert dropout_agreement(left, right.expand(3, 1, 1, 4, 4), "sigmoid").item() == pytest.approx(
+        0, abs=1e-5
+    )
+
+
+def test_agreement_is_the_dice_times_the_confidence_by_hand():
+    generator = torch.Generator().manual_seed(0)
+    logits, dropped = (
+        torch.randn(2, 3, 6, 6, generator=generator),
+        torch.randn(4, 2, 3, 6, 6, generator=generator),
+    )
+    expected = torch.zeros(2)
+    for image in range(2):
+        for label in (1, 2):
+            mask, masks = logits[image].argmax(0) == label, dropped[:, image].argmax(1) == label
+            dice = torch.stack([2 * (mask & m).sum() / (mask.sum() + m.sum()) for m in masks]).mean()
+            p = dropped[:, image].softmax(1)[:, label].mean(0)
+            doubt = -(p * p.log2() + (1 - p) * (1 - p).log2())
+            expected[image] += dice * (1 - doubt[masks.any(0)].mean()) / 2
+    ours = dropout_agreement(logits, dropped, "softmax")
+    assert torch.allclose(ours, expected, atol=1e-5)
+    assert ((ours >= 0) & (ours <= 1)).all()
+
+
+def test_a_structure_nobody_sees_is_agreed_upon():
+    empty = torch.tensor([9.0, -9.0])[None, :, None, None].expand(1, 2, 4, 4)
+    assert dropout_agreement(empty, empty.expand(5, 1, 2, 4, 4), "softmax").item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("quality", [1.0, 0.0])
+def test_the_teacher_stays_at_full_quality_and_becomes_the_student_at_none(quality, ready, monkeypatch):
+    from ttdg.adaptation.methods import tegda
+
+    monkeypatch.setattr(
+        tegda, "dropout_agreement", lambda logits, dropped, head: torch.full((len(logits),), quality)
+    )
+    source = ready("tegda")
+    adapter = source.adapt("tegda", lr=1e-2)
+    adapter(some(0))
+    other = source.network if quality else adapter.network
+    pairs = zip(adapter.teacher.parameters(), other.parameters(), strict=True)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in pairs)
+
+
+def cross_entropy(logits: torch.Tensor, target: torch.Tensor, head: str) -> torch.Tensor:
+    """In units of log₂ of the classes, of which a sigmoid channel has two."""
+    if head == "sigmoid":
+        return F.binary_cross_entropy_with_logits(logits, target.sigmoid())
+    return -(target.softmax(1) * logits.log_softmax(1)).sum(1).mean() / math.log2(logits.shape[1])
+
+
+def alike(ours: torch.nn.Module, expected: torch.nn.Module) -> bool:
+    """In all weights but the convolutions' biases before BatchNorm, whose gradient is rounding error alone."""
+    pairs = zip(ours.named_parameters(), expected.parameters(), strict=True)
+    return all(torch.allclose(a, b, atol=1e-5) for (name, a), b in pairs if not name.endswith(".0.bias"))
+
+
+def agreed(logits: torch.Tensor, dropped: torch.Tensor, head: str) -> torch.Tensor:
+    """Of one image: Dice times confidence, structure by structure."""
+    p = (dropped.softmax(1) if head == "softmax" else dropped.sigmoid()).mean(0)
+    scores = []
+    for label in range(1 if head == "softmax" else 0, len(logits)):
+        mask, masks = (
+            z.argmax(-3) == label if head == "softmax" else z.select(-3, label) > 0 for z in (logits, dropped)
+        )
+        dice = [(2 * (mask & m).sum() + 1e-6) / (mask.sum() + m.sum() + 1e-6) for m in masks]
+        H = -(p[label] * p[label].log2() + (1 - p[label]) * (1 - p[label]).log2())[masks.any(0)]
+        scores.append(torch.stack(dice).mean() * (1 - (H.mean() if len(H) else 0)))
+    return torch.stack(scores).mean()
+
+
+@pytest.mark.parametrize("head", ["softmax", "sigmoid"])
+def test_three_steps_by_hand(head, ready):
+    source, lr = ready("tegda", 3, 3), 1e-3
+    adapter = source.adapt("tegda", lr=lr, head=head, seed=7)
+    student = copy.deepcopy(source.network).train()  # batch statistics, in a network that has never adapted
+    teacher = copy.deepcopy(student).requires_grad_(False)
+    optimiser, bank = torch.optim.Adam(student.parameters(), lr=lr, betas=(0.5, 0.999)), torch.empty(0)
+    draw = torch.Generator().manual_seed(7)
+
+    def apart(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (cross_entropy(a, b, head) + cross_entropy(b, a, head)) / 2
+
+    for seed in range(3):
+        images = some(seed, 3)  # of six in the bank at last, five are the nearest
+        answer = adapter(images)
+
+        taught, (*skips, deepest) = teacher(images), student.encode(images)
+        logits, refined = student.decode((*skips, deepest)), deepest
+        kept = [deepest.detach() * (torch.rand(deepest.shape, generator=draw) >= 0.5) * 2 for _ in range(10)]
+        with torch.no_grad():
+            dropped = torch.stack([student.decode((*skips, deep)) for deep in kept], 1)
+            quality = torch.stack([agreed(z, d, head) for z, d in zip(logits, dropped, strict=True)]).mean()
+        if len(bank):
+            cosine = F.cosine_similarity(deepest.detach().flatten(1)[:, None], bank.flatten(1)[None], dim=2)
+            nearest, rows = (
+                cosine.sort(1, descending=True)[0][:, :5],
+                cosine.argsort(1, descending=True)[:, :5],
+            )
+            target = (nearest.softmax(1)[..., None, None, None] * bank[rows]).sum(1)
+            r = nearest.mean(1)[:, None, None, None]
+            refined = (1 - r) * deepest + r * target
+        loss = apart(logits, taught) + quality * apart(logits, student.decode((*skips, refined)))
+        bank = torch.cat([bank, deepest.detach()])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        for slow, fast in zip(teacher.parameters(), student.parameters(), strict=True):
+            slow.copy_(quality * slow + (1 - quality) * fast.detach())
+
+        assert adapter.loss.item() == pytest.approx(loss.item(), abs=1e-5)
+        assert torch.allclose(answer, student(images), atol=1e-4)
+        assert alike(adapter.network, student)
+        assert alike(adapter.teacher, teacher)
+
+
+def test_features_are_drawn_to_their_like_and_an_equal_one_changes_nothing(ready):
+    adapter = ready("tegda").adapt("tegda")
+    f = torch.rand(2, 12, 4, 4)
+    assert torch.equal(adapter._refined(f), f)
+    adapter.bank.push(f, torch.ones(2))
+    adapter.bank.maps = adapter.bank.maps[:1]
+    adapter.bank.scores = adapter.bank.scores[:1]
+    refined = adapter._refined(f)
+    assert torch.allclose(refined[0], f[0], atol=1e-5)
+    cosine = torch.nn.functional.cosine_similarity(f[0].flatten(), f[1].flatten(), 0)
+    assert torch.allclose(refined[1], (1 - cosine) * f[1] + cosine * f[0], atol=1e-5)
+
+
+def test_the_symmetric_loss_is_symmetric_and_least_where_predictions_agree():
+    a, b = torch.randn(1, 3, 4, 4), torch.randn(1, 3, 4, 4)
+    assert torch.allclose(symmetric(a, b, "softmax"), symmetric(b, a, "softmax"))
+    sure = torch.tensor([30.0, 0.0, 0.0])[None, :, None, None].expand(1, 3, 4, 4)
+    assert symmetric(sure, sure, "softmax") < 1e-6 < symmetric(a, b, "softmax")
+
+
+def test_the_bank_keeps_the_best_and_gives_way_to_better_ones():
+    bank = Bank(3)
+    for score in (0.1, 0.9, 0.5, 0.2, 0.7):
+        bank.push(torch.full((1, 1, 2, 2), score), torch.tensor([score]))
+    assert sorted(bank.scores.tolist()) == pytest.approx([0.5, 0.7, 0.9])
+    assert torch.equal(bank.maps.mean((1, 2, 3)), bank.scores)
+    cosines, maps = bank.nearest(torch.ones(2, 1, 2, 2), 5)
+    assert cosines.shape == (2, 3)
+    assert maps.shape == (2, 3, 1, 2, 2)
+    bank.push(torch.ones(1, 1, 4, 4), torch.tensor([0.0]))  # another size of image
+    assert len(bank) == 1

@@ -1,0 +1,29 @@
+"""`universe` is the judge with the universe's evidence; its controls differ in evidence alone."""
+
+import pytest
+import torch
+
+from ttdg.adaptation.universe.method import VARIANTS
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_variant_is_the_judge_with_that_evidence(variant, ready):
+    source, images = ready("universe"), torch.randn(3, 3, 32, 32)
+    adapter = source.adapt("universe", variant=variant, margin=0.0)
+    twin = source.adapt("judge", evidence=VARIANTS[variant], margin=0.0)
+    assert torch.equal(adapter(images), twin(images))
+    assert torch.equal(adapter.verdict.prediction.dice, twin.verdict.prediction.dice)
+
+
+def test_only_the_universes_signals_are_read(ready):
+    adapter = ready("universe").adapt("universe")
+    assert adapter.names
+    assert all(name.startswith("universe") for name in adapter.names)
+
+
+def test_the_control_has_another_universe_and_the_same_projection(ready):
+    source = ready("universe")
+    learned, random = (source.adapt("universe", variant=v) for v in ("full", "random-universe"))
+    assert not torch.equal(learned.prior.universe, random.prior.universe)
+    assert torch.equal(learned.prior.output.weight, random.prior.output.weight)
+    assert learned.names == random.names

@@ -1,0 +1,54 @@
+from pathlib import Path
+
+import pytest
+
+from ttdg.bench.config import parse_config, read_config
+from ttdg.errors import UserError
+
+FIELDS = {"name": "t", "experiments": [{"name": "a", "protocol": "leave-one-out"}]}
+SHIPPED = sorted((Path(__file__).parents[2] / "experiments").glob("*.yaml"))
+
+
+def wrong(**fields):
+    with pytest.raises(UserError) as error:
+        parse_config(FIELDS | fields, "t.yaml")
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_experiment_that_is_shipped_can_be_read(path):
+    assert read_config(path).experiments
+
+
+@pytest.mark.parametrize(
+    ("fields", "key", "meant"),
+    [
+        ({"seed": [1]}, "seed", "seeds"),
+        ({"experiments": [{"name": "a", "protocol": "leave-one-out", "batch": 4}]}, "batch", "batches"),
+        ({"synthetic": {"variant": "fundus", "case": 3}}, "case", "cases"),
+        (
+            {"experiments": [{"name": "a", "protocol": "leave-one-out",
+                              "methods": [{"method": "tent", "option": {}}]}]}, "option", "options",
+        ),
+    ],
+)  # fmt: skip
+def test_an_unknown_key_is_answered_with_the_nearest(fields, key, meant):
+    assert f"unknown key {key!r}; did you mean {meant!r}?" in wrong(**fields)
+
+
+def test_a_wrong_value_is_named_with_its_place():
+    assert "experiments: 0: protocol" in wrong(experiments=[{"name": "a", "protocol": "leave-two-out"}])
+    assert "seeds" in wrong(seeds=[])
+    assert "'a' is given twice" in wrong(experiments=FIELDS["experiments"] * 2)
+
+
+def test_a_file_that_is_none_is_said_in_a_sentence(tmp_path):
+    with pytest.raises(UserError, match="cannot read"):
+        read_config(tmp_path / "none.yaml")
+    (tmp_path / "a.yaml").write_text("name: [")
+    with pytest.raises(UserError, match="is not a yaml file"):
+        read_config(tmp_path / "a.yaml")
+    (tmp_path / "b.yaml").write_text("just words")
+    with pytest.raises(UserError, match="must hold the fields name"):
+        read_config(tmp_path / "b.yaml")

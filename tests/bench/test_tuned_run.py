@@ -1,0 +1,194 @@
+"""Options chosen as part of a run: once a split, on sources alone, for every seed alike."""
+
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from ttdg.bench import execute as working
+from ttdg.bench.config import parse_config
+from ttdg.bench.execute import execute_job, score_job
+from ttdg.bench.folder import RunFolder
+from ttdg.bench.jobs import Scoring, Tuning
+from ttdg.bench.plan import plan_jobs
+from ttdg.bench.results import only, pack_run, read_table
+from ttdg.bench.run import run_jobs
+from ttdg.bench.run_file import RunPlan, write_run
+from ttdg.bench.verify import verify
+from ttdg.errors import UserError
+from ttdg.evaluation.records import as_text, read_about, read_rows
+from ttdg.evaluation.tuned_options import choices_for, chosen, pack_tuned
+from ttdg.report.comparison import report_tables
+from ttdg.report.write import write_report
+
+SEARCH = {"hospitals": 1, "images": 2, "batch": 2}
+TUNED = {"name": "main", "protocol": "leave-one-out", "methods": ["source", "alpha-bn"], "tuned": True}
+RECIPE = {"encoder": "light", "steps": 15, "batch": 4, "optimiser": "adamw", "lr": 0.01, "universe": 0.0}
+
+
+def of(kind, run):
+    return {key: job for key, job in run.jobs.items() if isinstance(job, kind)}
+
+
+def rows_of(place, run):
+    return {
+        key: str([row for row in read_rows(place.record(key)) if row[4] != "seconds"])
+        for key in of(Scoring, run)
+    }
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory, discs, world, here):
+    """A run with tuned rows, from yaml to records: (run, place). Not to be changed."""
+    folder = tmp_path_factory.mktemp("tuned")
+    fields = {"name": "t", "recipe": RECIPE, "tune": SEARCH, "experiments": [{**TUNED, "seeds": [1]}]}
+    config = parse_config(fields, "t.yaml")
+    jobs = plan_jobs(config, world)
+    run = RunPlan(config.name, config.baseline, config.harm, config.model_dump(), jobs.jobs, jobs.entries,
+              str(discs), str(folder / "models"))  # fmt: skip
+    write_run(folder, run)
+    place = RunFolder(folder, discs, folder / "models")
+    ended = run_jobs(dict(run.jobs), place, lambda: here(place))
+    assert not ended.failed, ended.failed
+    return run, place
+
+
+def test_what_was_chosen_is_written_with_every_trial_and_used(done):
+    run, place = done
+    for key, job in of(Tuning, run).items():
+        written = yaml.safe_load(place.tuned(key).read_text())
+        sources = run.jobs[job.training].sources
+        assert written["sources"] == list(sources)
+        assert [trial["options"] for trial in written["trials"]] == list(job.configurations)
+        assert written["dice"] == max(trial["dice"] for trial in written["trials"])
+        assert written["chosen"] in job.configurations
+        assert (written["search"], written["found"]) == (job.search, {1: 2})
+    for key, job in of(Scoring, run).items():
+        options = read_about(place.record(key))["options"]
+        assert options == (chosen(place.tuned(job.tuning)) if job.tuning else {})
+        alike = replace(job, options=options, tuning=None)
+        again = [
+            (*row[:5], float(as_text(row[5]) or "nan"))
+            for row in score_job(alike, place)[1]
+            if row[4] != "seconds"
+        ]
+        assert str(again) == rows_of(place, run)[key]
+    used = {str(read_about(place.record(key))["options"]) for key in of(Scoring, run)}
+    assert used != {"{}"}
+
+
+def test_a_second_call_tunes_nothing(done, monkeypatch):
+    run, place = done
+    monkeypatch.setattr(working, "tune", lambda *_: pytest.fail("it was tuned already"))
+    for job in of(Tuning, run).values():
+        execute_job(job, place)
+    again = run_jobs(dict(run.jobs), place, lambda: pytest.fail("nothing is to be run"))
+    assert again.found == len(run.jobs)
+
+
+def test_a_tuning_never_reads_a_target(done, tmp_path):
+    """The target's files are rubbish, and the choice is the same, trial by trial."""
+    run, place = done
+    shutil.copytree(place.data, tmp_path / "data")
+    for key, job in of(Tuning, run).items():
+        (target,) = {"east", "south", "west"} - set(run.jobs[job.training].sources)
+        for path in (tmp_path / "data" / target).rglob("*.png"):
+            path.write_bytes(b"no picture")
+        blind = replace(place, data=tmp_path / "data", run=tmp_path / "blind")
+        execute_job(job, blind)
+        texts = [yaml.safe_load(p.tuned(key).read_text())["trials"] for p in (place, blind)]
+        one, two = ([{**trial, "seconds": 0} for trial in text] for text in texts)
+        assert one == two
+        shutil.rmtree(tmp_path / "data" / target)
+        shutil.copytree(place.data / target, tmp_path / "data" / target)
+
+
+def test_killed_at_random_points_it_ends_with_the_same_records(done, tmp_path, here):
+    run, place = done
+    fork, dice, kills = multiprocessing.get_context("fork"), random.Random(0), 0
+    wild = replace(place, run=tmp_path / "wild", models=tmp_path / "wild" / "models")
+    while True:
+        child = fork.Process(target=run_jobs, args=(dict(run.jobs), wild, lambda: here(wild)))
+        child.start()
+        child.join(dice.uniform(0.05, 0.5) if kills < 8 else 60)
+        if not child.is_alive():
+            break
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+        kills += 1
+    assert child.exitcode == 0
+    assert kills >= 2
+    assert rows_of(wild, run) == rows_of(place, run)
+    assert not list((wild.run / "tuned").glob(".*"))
+
+
+def test_the_report_lists_what_was_chosen_and_a_pack_carries_it(done, tmp_path):
+    _, place = done
+    table = read_table(place.run)
+    mine = report_tables(table)[-1]
+    assert mine.title == "main: tuned options"
+    assert {*mine.header} == {"method", "east", "south", "west"}
+    assert [row[0].text for row in mine.rows] == ["alpha-bn"]
+    assert all(cell.text.startswith("alpha 0.") for cell in mine.rows[0][1:])
+    pack_run(only(table, ["main"]), tmp_path / "packed")
+    assert report_tables(read_table(tmp_path / "packed"))[-1] == mine
+    write_report(table, place.run, tmp_path / "report", 0.0)
+    for name in ("tables.md", "tables.tex", "report.html"):
+        assert "tuned options" in (tmp_path / "report" / name).read_text()
+
+
+def test_tuned_rows_are_verified_from_the_run_and_from_a_pack_without_a_search(done, tmp_path, monkeypatch):
+    _, place = done
+    monkeypatch.setattr(working, "tune", lambda *_: pytest.fail("the record says what was chosen"))
+    assert verify(place.run, rows=30).in_words().startswith("verified: 30 rows")
+    pack_run(read_table(place.run), tmp_path / "packed")
+    found = verify(tmp_path / "packed", rows=30, data=place.data, models=place.models)
+    assert found.in_words().startswith("verified: 30 rows")
+
+
+@pytest.mark.parametrize(("field", "value"), [("chosen", {"alpha": 0.123}), ("dice", 99.9)])
+def test_a_search_that_was_changed_afterwards_is_not_verified(done, tmp_path, field, value):
+    _, place = done
+    pack_run(read_table(place.run), tmp_path)
+    (path,) = pack_tuned(place.run, tmp_path)
+    searches = yaml.safe_load(path.read_text())
+    next(iter(searches.values()))[field] = value
+    path.write_text(yaml.safe_dump(searches))
+    with pytest.raises(UserError, match="changed"):
+        verify(tmp_path, rows=1, data=place.data, models=place.models)
+
+
+def test_a_choice_that_the_records_did_not_run_with_is_not_verified(done, tmp_path):
+    _, place = done
+    pack_run(read_table(place.run), tmp_path)
+    (path,) = pack_tuned(place.run, tmp_path)
+    searches = yaml.safe_load(path.read_text())
+    search = next(iter(searches.values()))
+    worst = min(search["trials"], key=lambda trial: trial["dice"])
+    worst["dice"], search["chosen"] = search["dice"], worst["options"]
+    path.write_text(yaml.safe_dump(searches))
+    with pytest.raises(UserError, match=r"but record .* ran with"):
+        verify(tmp_path, rows=1, data=place.data, models=place.models)
+
+
+def test_all_searches_of_a_run_are_packed_as_one_yaml(done, tmp_path):
+    _, place = done
+    (path,) = pack_tuned(place.run, tmp_path)
+    searches = yaml.safe_load(path.read_text())
+    assert {name: each["chosen"] for name, each in searches.items()} == {
+        one.stem: chosen(one) for one in (place.run / "tuned").glob("*.yaml")
+    }
+    assert all(len(each["trials"]) > 1 for each in searches.values())
+    for each in searches.values():
+        (choice,) = choices_for(path, each["model"], [], [each["method"]]).values()
+        assert (choice.method, choice.options, choice.batch) == (each["method"], each["chosen"], 2)
+        with pytest.raises(UserError, match=f"tuned on {each['sources'][0]}"):
+            choices_for(path, each["model"], each["sources"][:1], [each["method"]])
+    (again,) = pack_tuned(tmp_path, tmp_path / "again")
+    assert again.read_text() == path.read_text()
+    assert pack_tuned(tmp_path / "nothing", tmp_path) == []

@@ -1,0 +1,96 @@
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import ttdg
+from ttdg.checkpoints import load, save
+from ttdg.errors import UserError
+
+
+@pytest.fixture
+def folder(tmp_path, disc_model):
+    save(tmp_path / "model", disc_model.network, disc_model.card)
+    return tmp_path / "model"
+
+
+def test_a_checkpoint_comes_back_as_it_was_saved(folder, disc_model):
+    model = load(folder)
+    for name, value in disc_model.network.state_dict().items():
+        assert torch.equal(model.network.state_dict()[name], value)
+    assert model.card.benchmark == disc_model.card.benchmark
+    assert model.card.network == disc_model.card.network
+    assert model.card.versions["torch"] == torch.__version__
+    assert not model.network.training
+
+
+def test_changed_weights_are_refused(folder):
+    state = load_file(folder / "model.safetensors")
+    save_file(
+        {name: value + 1 if value.is_floating_point() else value for name, value in state.items()},
+        folder / "model.safetensors",
+    )
+    with pytest.raises(UserError, match="is not the file that"):
+        load(folder)
+
+
+def test_a_truncated_file_is_refused(folder):
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(UserError, match="copy the checkpoint again"):
+        load(folder)
+
+
+def change(folder, **values):
+    card = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps(card | values))
+
+
+def test_another_network_than_the_card_describes_is_refused(folder):
+    change(folder, network={"labels": 5, "encoder": "light", "channels": 3, "strides": "v1.5"})
+    with pytest.raises(UserError, match=r"does not fit the network.*segmentation_head"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: change(f, format=99), "checkpoint format 99"),
+        (lambda f: change(f, surprise=1), "lacks or mistakes a field"),
+        (lambda f: (f / "model.json").write_text("{"), "is not the description of a checkpoint"),
+        (lambda f: (f / "model.json").unlink(), "a checkpoint is a folder with model.json"),
+        (lambda f: (f / "model.safetensors").unlink(), "copy the whole checkpoint folder"),
+    ],
+)
+def test_every_damage_has_its_sentence(folder, damage, message):
+    damage(folder)
+    with pytest.raises(UserError, match=message):
+        load(folder)
+
+
+def test_saving_again_replaces_the_whole_folder(folder, disc_model):
+    (folder / "stray").write_text("left by somebody")
+    save(folder, disc_model.network, disc_model.card)
+    assert sorted(path.name for path in folder.iterdir()) == ["model.json", "model.safetensors"]
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+def test_whoever_may_read_one_file_of_a_checkpoint_may_read_all(folder):
+    assert len({path.stat().st_mode & 0o777 for path in folder.iterdir()}) == 1
+
+
+def test_a_failed_save_leaves_the_old_checkpoint(folder, disc_model, monkeypatch):
+    before = (folder / "model.json").read_text()
+    monkeypatch.setattr("ttdg.checkpoints.model.versions", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        save(folder, disc_model.network, disc_model.card)
+    assert (folder / "model.json").read_text() == before
+    assert load(folder)
+
+
+def test_the_demo_model_is_embedded_and_small():
+    model = ttdg.load("demo")
+    assert len(model.card.sources) == 4
+    assert sum(p.numel() for p in model.network.parameters()) * 4 < 5e6
+    assert min(model.card.validation.values()) > 0.85

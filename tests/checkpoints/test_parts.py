@@ -1,0 +1,117 @@
+import hashlib
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from ttdg.adaptation import METHODS
+from ttdg.adaptation.adapter import Fixed, Method
+from ttdg.checkpoints import content_hash, fit_text, load_parts, part_digest, required_parts, save_part
+from ttdg.errors import UserError
+from ttdg.networks import NetworkSpec, Segmenter
+from ttdg.types import Part
+
+A_PART = Part({"universe": torch.eye(3), "index": torch.arange(2)}, {"classes": [0, 1], "tau": 0.1})
+
+
+def test_a_part_is_read_back_as_it_was_written(tmp_path):
+    save_part(tmp_path, "prior", A_PART, "hash")
+    (found,) = load_parts(tmp_path, "hash").values()
+    assert found.settings == A_PART.settings
+    assert all(torch.equal(found.tensors[name], value) for name, value in A_PART.tensors.items())
+
+
+def test_a_part_of_other_weights_is_refused(tmp_path):
+    save_part(tmp_path, "prior", A_PART, "hash")
+    with pytest.raises(
+        UserError, match=r"fitted to other weights.*remove it, then make it with `ttdg fit-prior`"
+    ):
+        load_parts(tmp_path, "another")
+
+
+def test_a_file_that_is_no_part_is_refused_by_name(tmp_path):
+    (tmp_path / "judge.safetensors").write_bytes(b"no")
+    with pytest.raises(UserError, match=r"judge\.safetensors is not a part"):
+        load_parts(tmp_path, "hash")
+
+
+@pytest.mark.parametrize("where", [0.0, 0.5, 1.0])
+def test_one_changed_byte_of_the_tensors_is_noticed(tmp_path, where):
+    path = save_part(tmp_path, "deynet", A_PART, "hash")
+    raw = bytearray(path.read_bytes())
+    start = 8 + int.from_bytes(raw[:8], "little")
+    raw[start + int(where * (len(raw) - start - 1))] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(
+        UserError, match=r"deynet\.safetensors is damaged.*copy it again, or remove it, then give"
+    ):
+        load_parts(tmp_path, "hash")
+
+
+def test_the_hash_tells_names_types_and_shapes_apart():
+    ones = torch.ones(2, 3)
+    others = [{"b": ones}, {"a": ones.view(torch.int32)}, {"a": ones.view(3, 2)}, {"a": ones, "b": ones[0]}]
+    assert len({content_hash({"a": ones}), *map(content_hash, others)}) == 5
+    assert content_hash({"a": ones, "b": ones}) == content_hash(
+        {"b": ones.clone(), "a": ones.mT.contiguous().mT}
+    )
+    odd = {"half": ones.bfloat16(), "scalar": torch.tensor(1.0), "none": torch.zeros(0, 3), "flag": ones > 0}
+    assert content_hash(odd) != content_hash(odd | {"scalar": torch.tensor(2.0)})
+
+
+def test_a_part_from_before_the_hash_still_loads(tmp_path):
+    about = {"settings": json.dumps(A_PART.settings), "network": "hash"}
+    save_file(dict(A_PART.tensors), tmp_path / "prior.safetensors", metadata=about)
+    (found,) = load_parts(tmp_path, "hash").values()
+    assert found.settings == A_PART.settings
+    assert fit_text(found) == ""
+
+
+def test_the_hash_that_judges_store_of_their_priors_is_as_it_was():
+    plain = hashlib.sha256()
+    for name, value in sorted(A_PART.tensors.items()):
+        plain.update(name.encode() + value.numpy().tobytes())
+    assert part_digest(A_PART) == plain.hexdigest()
+
+
+def test_how_a_part_was_fitted_is_stored_with_it(tmp_path):
+    save_part(tmp_path, "deynet", replace(A_PART, fitted={"steps": 60, "seed": 0}), "hash")
+    assert fit_text(load_parts(tmp_path, "hash")["deynet"]) == "steps 60, seed 0"
+
+
+def test_the_networks_own_weights_are_not_a_part(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"anything")
+    assert load_parts(tmp_path, "hash") == {}
+
+
+def test_a_missing_part_names_the_command_that_makes_it():
+    with pytest.raises(UserError, match=r"'universe' needs the part 'prior'.*ttdg fit-prior"):
+        required_parts("universe", ("prior",), {})
+    with pytest.raises(UserError, match="the same `ttdg train` command again with `--with deynet`"):
+        required_parts("deynet", ("deynet",), {})
+
+
+def test_parts_travel_with_the_checkpoint_to_the_method(tmp_path, monkeypatch):
+    import ttdg
+    from ttdg.checkpoints import ModelCard, load, save
+    from ttdg.data import load_benchmark
+
+    network = Segmenter(NetworkSpec(2, "light"))
+    card = save(tmp_path / "m", network, ModelCard(network.spec, load_benchmark("polyp")))
+    save_part(tmp_path / "m", "prior", A_PART, card.sha256)
+    seen = []
+
+    def build(network, part, *, lr: float = 1.0):
+        seen.append((part, lr))
+        return Fixed(network)
+
+    monkeypatch.setitem(
+        METHODS, "x", Method(build, "", "nothing", "EVAL", False, 1, 0, "before", "", "", parts=("prior",))
+    )
+    ttdg.adapt(load(tmp_path / "m"), "x", lr=2.0)
+    assert seen[0][0].settings == A_PART.settings
+    assert seen[0][1] == 2.0
+    with pytest.raises(UserError, match="needs the part 'prior'"):
+        ttdg.adapt(network, "x")

@@ -1,0 +1,41 @@
+"""The demo's promise, on fewer images: the model is good at home, fails at the new hospital, and is partly mended."""
+
+import pytest
+from PIL import Image
+
+from ttdg.report.demo import run_demo
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    return run_demo(tmp_path_factory.mktemp("demo"), cases=12)
+
+
+def dice(demo, method, home):
+    rows = [row for row in demo.records.rows if row.method == method and (row.site != demo.target) is home]
+    return 100 * sum(row.dice for row in rows) / len(rows)
+
+
+def test_the_model_is_good_at_its_own_hospitals_and_worse_at_the_new_one(demo):
+    assert dice(demo, "source", home=True) > 85
+    assert dice(demo, "source", home=False) < dice(demo, "source", home=True) - 10
+
+
+def test_two_simple_adapters_mend_part_of_it(demo):
+    unadapted = dice(demo, "source", home=False)
+    assert dice(demo, "norm", home=False) > unadapted + 3
+    assert dice(demo, "tent", home=False) > unadapted + 3
+
+
+def test_the_judge_mends_it_too_and_leaves_the_model_alone_where_it_was_right(demo):
+    assert dice(demo, "judge", home=False) > dice(demo, "source", home=False) + 3
+    assert dice(demo, "judge", home=True) > dice(demo, "source", home=True) - 1
+
+
+def test_it_leaves_a_picture_and_one_self_contained_page(demo):
+    assert Image.open(demo.picture).width > 500
+    page = demo.page.read_text()
+    assert "data:image/png;base64," in page
+    assert demo.target in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert f"{dice(demo, 'source', home=False):.1f}" in page
