@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-slow test-ray smoke lint types clean
+.PHONY: demo test test-slow test-ray smoke docs lint types clean
 
 demo: $(STAMP)
 	$(BIN)/ttdg demo --out demo-out
@@ -26,6 +26,10 @@ smoke: $(STAMP)
 	$(BIN)/ttdg report runs/smoke
 	$(BIN)/ttdg verify runs/smoke --rows 5
 
+# The documentation as a site in site/; warnings are errors.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -35,8 +39,8 @@ types: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,track]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs,track]"
 	touch $@
 
 clean:
-	rm -rf $(VENV) demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo-out site .pytest_cache .mypy_cache .ruff_cache .hypothesis

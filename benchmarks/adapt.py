@@ -35,7 +35,7 @@ from ttdg.networks import NetworkSpec, Segmenter, cuda_graph
 from ttdg.training import Recipe
 from ttdg.training.losses import dice_cross_entropy
 
-WARM_UP = cuda_graph.WARM_UP + 3  # calls: those before the recording, the recording, and two more
+WARM_UP = cuda_graph.WARM_UP_CALLS + 3  # calls: those before the recording, the recording, and two more
 WAYS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     "": nullcontext,
     "eager_": cuda_graph.disabled,
@@ -86,8 +86,8 @@ def peak_memory(make: Callable[[], Callable[[], object]]) -> float:
     return torch.cuda.max_memory_allocated() / 2**20
 
 
-def is_recorded(call: cuda_graph.Replay | None) -> bool:
-    return call is not None and any(isinstance(known, cuda_graph._Recording) for known in call._kept.values())
+def is_recorded(call: cuda_graph.GraphRunner | None) -> bool:
+    return call is not None and any(isinstance(known, cuda_graph._CapturedGraph) for known in call._entries.values())
 
 
 def training_step(network: torch.nn.Module, images: torch.Tensor) -> Callable[[], None]:

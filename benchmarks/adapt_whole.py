@@ -10,14 +10,13 @@ from ttdg.adaptation import METHODS, adapt
 from ttdg.adaptation.judge.fit import fit_judge
 from ttdg.checkpoints import Model
 from ttdg.data import Arrays, Benchmark, find_sites, stream
-from ttdg.evaluation.evaluate import Setting
-from ttdg.evaluation.old_records import write
-from ttdg.evaluation.site import evaluate_site
+from ttdg.evaluation.records import write_rows
+from ttdg.evaluation.site import Setting, evaluate_site
 from ttdg.metrics import score
 from ttdg.networks import Segmenter, cuda_graph
 from ttdg.prior import MorphologyPrior, prior_for
 from ttdg.training import Recipe, load_sources, make_fabric, train
-from ttdg.training.parts.fits import fit_part
+from ttdg.training.parts import fit_part
 from ttdg.types import Part
 
 
@@ -62,8 +61,8 @@ def whole_site(model: Model, folder: Path, method: str) -> float:
     site = next(iter(find_sites(folder).values()))
     for _ in range(2):
         start = time.perf_counter()
-        records = evaluate_site(model, site, model.card.benchmark, Setting(site.name, method, "online", 4))
-        write(folder.parent / "records", records)
+        result = evaluate_site(model, site, model.card.benchmark, Setting(site.name, method, "online", 4))
+        write_rows(folder.parent / "records" / "whole.csv.gz", result.about, result.rows)
         spent = time.perf_counter() - start
     return len(site.cases) / spent
 

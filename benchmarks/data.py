@@ -1,10 +1,11 @@
-"""How fast images are decoded, streamed and read from a pack, beside what a network asks for.
+"""Throughput of decoding, of batches from files and of batches from a pack, compared with a network's.
 
-    python benchmarks/data.py                                    # pictures made up on the spot
+    python benchmarks/data.py                                    # generated images
     python benchmarks/data.py --root DATA/polyp --benchmark polyp --site kvasir --network
 
-Every line is images (with masks) a second, best of three, and the ratio to the slowest line. `--network` adds
-a ResNet-50 U-Net on the best device at hand: where it is faster than decoding, decoding would dominate.
+Each line gives images with masks per second (best of three) and the ratio to the slowest line. `--network` adds
+a ResNet-50 U-Net on the GPU, or on the CPU if there is none. If the network is faster than decoding, decoding is
+the bottleneck.
 """
 
 import argparse
@@ -32,22 +33,24 @@ from ttdg.data import (
     stream,
     to_batch,
 )
-from ttdg.data.threads import cpus
+from ttdg.data.threads import default_workers
 
 
 def main() -> None:
     options = arguments()
     benchmark = load_benchmark(options.benchmark, options.root)
     with tempfile.TemporaryDirectory() as scratch:
-        root = options.root or made_up(Path(scratch) / "made-up", options.cases, options.side)
+        root = options.root or generate_site(Path(scratch) / "generated", options.cases, options.side)
         sites = find_sites(root, [options.site] if options.site else None)
         site = Site("first", next(iter(sites.values())).cases[: options.cases])
         cases = site.cases
         width, height = Image.open(cases[0].image).size
-        print(f"{len(cases)} cases, the first {width} × {height}, to {benchmark.size}²; {cpus()} cores")
+        print(
+            f"{len(cases)} cases, the first {width} × {height}, to {benchmark.size}²; {default_workers()} cores"
+        )
 
         rates = {}
-        for workers in sorted({1, 2, cpus()}):
+        for workers in sorted({1, 2, default_workers()}):
             decode = partial(load_arrays, cases, benchmark, workers)
             rates[f"decode into memory, {workers} threads"] = rate(decode, len(cases))
         read = partial(stream_through, cases, benchmark, 4)
@@ -55,7 +58,7 @@ def main() -> None:
         pack_site(site, benchmark, Path(scratch))
         arrays = open_pack(site, benchmark, Path(scratch))
         take = partial(random_batches, arrays, 8)
-        rates["random batches of 8 out of a pack"] = rate(take, len(cases))
+        rates["random batches of 8 from a pack"] = rate(take, len(cases))
         rates["the same, normalised"] = rate(partial(take, benchmark.normalisation), len(cases))
         if options.network:
             rates |= network_rates(benchmark.size)
@@ -89,7 +92,7 @@ def random_batches(arrays: Arrays, size: int, how: Normalisation | None = None) 
 
 
 def network_rates(size: int) -> dict[str, float]:
-    """A ResNet-50 U-Net at work: prediction, and a training step in the precision the device prefers."""
+    """Return images per second of a ResNet-50 U-Net in prediction and training; bfloat16 on a GPU."""
     from monai.networks.nets import FlexibleUNet
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -117,8 +120,8 @@ def network_rates(size: int) -> dict[str, float]:
     }
 
 
-def made_up(root: Path, cases: int, side: int) -> Path:
-    """Smooth colour and a disc: about as hard to decode as a photograph."""
+def generate_site(root: Path, cases: int, side: int) -> Path:
+    """Write images of smooth colour with noise, which take about as long to decode as photographs."""
     generator = np.random.default_rng(0)
     for part in ("images", "masks"):
         (root / "site" / part).mkdir(parents=True)
@@ -141,7 +144,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--benchmark", default="polyp")
     parser.add_argument("--site")
     parser.add_argument("--cases", type=int, default=500)
-    parser.add_argument("--side", type=int, default=256, help="of the made-up pictures")
+    parser.add_argument("--side", type=int, default=256, help="of the generated images, in pixels")
     parser.add_argument("--network", action="store_true")
     return parser.parse_args()
 

@@ -1,10 +1,10 @@
-"""What the benchmark engine costs: reading and tabulating many records, and running jobs beside the jobs themselves.
+"""Cost of the benchmark engine: time to read and tabulate many records, and overhead of running jobs.
 
     python benchmarks/engine.py rows --rows 10000000
     python benchmarks/engine.py overhead --config experiments/smoke.yaml
 
-`rows` writes records of made-up scorings, then reads and tabulates them in a process of its own.
-`overhead` runs a config with one worker and compares the run's wall time with the time spent in the jobs.
+`rows` writes records with random values, then reads and tabulates them in a separate process.
+`overhead` runs a config with one worker and compares the wall time of the run with the time inside its jobs.
 """
 
 import argparse
@@ -21,12 +21,12 @@ from pathlib import Path
 import numpy as np
 
 METRICS = ("dice", "alignment", "structure", "hd95")
-IMAGES = 1000  # a scoring
+IMAGES = 1000  # per scoring
 REGIONS = ("disc", "cup")
 
 
 def made_up(folder: Path, rows: int) -> int:
-    """A run of `rows` rows: 10 methods, 5 targets, as many seeds as it takes. Values are random, not results."""
+    """Write a run with random values and at least `rows` rows: 10 methods, 5 targets, as many seeds as needed."""
     from ttdg.bench.jobs import Scoring, key_of
     from ttdg.bench.run_file import RunPlan, TableEntry, write_run
     from ttdg.evaluation.protocols import Target
@@ -45,11 +45,11 @@ def made_up(folder: Path, rows: int) -> int:
         jobs[key] = job
         entries.append(TableEntry("made up", "leave-one-out", f"m{method}", "others", key))
         values = iter(rng.random(per_job).astype(np.float32).tolist())
-        place = f"s{target},s{target}"
+        image = f"s{target},s{target}"
         lines = [",".join(COLUMNS)]
         for case in range(IMAGES):
-            lines += [f"{place},c{case:05},{r},{m},{next(values):.7g}" for m in METRICS for r in REGIONS]
-            lines.append(f"{place},c{case:05},,seconds,{next(values):.7g}")
+            lines += [f"{image},c{case:05},{r},{m},{next(values):.7g}" for m in METRICS for r in REGIONS]
+            lines.append(f"{image},c{case:05},,seconds,{next(values):.7g}")
         about = {"format": 1, "key": key, "images": IMAGES, "batches": IMAGES // 4, "forwards": 1, "backwards": 0,
                  "adapting_seconds": 1.0, "all_seconds": 1.0, "peak_bytes": 1, "threads": 1}  # fmt: skip
         text = f"#{json.dumps(about)}\n" + "\n".join(lines) + "\n"
@@ -63,19 +63,20 @@ TABULATE = """
 import sys, time, resource
 from pathlib import Path
 start = time.perf_counter()
-from ttdg.experiment.frame import read_table
-from ttdg.experiment.comparison import views
+from ttdg.bench.results import read_table
+from ttdg.report.comparison import report_tables
 table = read_table(Path(sys.argv[1]))
 read = time.perf_counter()
-found = views(table)
+tables = report_tables(table)
 end = time.perf_counter()
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-print(f"{len(table.rows)} rows: read {read - start:.1f} s, {len(found)} tables {end - read:.1f} s, "
+print(f"{len(table.rows)} rows: read {read - start:.1f} s, {len(tables)} tables {end - read:.1f} s, "
       f"all {end - start:.1f} s, peak {peak:.0f} MB")
 """
 
 
 def rows(count: int) -> None:
+    """Measure writing, reading and tabulating `count` rows."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         written = made_up(Path(folder) / "run", count)
@@ -84,28 +85,28 @@ def rows(count: int) -> None:
 
 
 def overhead(config: Path) -> None:
-    """One worker, so that jobs follow each other: what is not spent in them is the engine's."""
+    """Measure the overhead with one worker: jobs run one after another, so the remaining time is the engine's."""
     from ttdg.bench.console import RunningMeans, progress_view
-    from ttdg.bench.executors import Options, make_executor
+    from ttdg.bench.executors import ExecutorOptions, make_executor
     from ttdg.bench.request import RunRequest
     from ttdg.bench.run import prepare_in_subprocess, run_jobs
 
     with tempfile.TemporaryDirectory() as folder:
         request = RunRequest(config, Path(folder) / "run", device="cpu", workers=1, threads=1)
-        prepare_in_subprocess(request)  # draws the hospitals, where the yaml asks for drawn ones
+        prepare_in_subprocess(request)  # draws the synthetic hospitals before the measured call
         begin = time.perf_counter()
         ready = prepare_in_subprocess(request)
         planned = time.perf_counter() - begin
-        board, last = RunningMeans(ready.run, ready.place), []
+        means, last = RunningMeans(ready.run, ready.folder), []
 
         def watch(schedule: object) -> None:
-            board.update(schedule)  # type: ignore[arg-type]
-            progress_view(schedule, board, 1)  # type: ignore[arg-type]
+            means.update(schedule)  # type: ignore[arg-type]
+            progress_view(schedule, means, 1)  # type: ignore[arg-type]
             last[:] = [schedule]
 
         start = time.perf_counter()
-        ended = run_jobs(dict(ready.run.jobs), ready.place,
-                         lambda: make_executor("local", ready.place, Options(1)), watch)  # fmt: skip
+        ended = run_jobs(dict(ready.run.jobs), ready.folder,
+                         lambda: make_executor("local", ready.folder, ExecutorOptions(1)), watch)  # fmt: skip
         wall = time.perf_counter() - start
     inside = sum(sum(values) for values in last[0].seconds.values())  # type: ignore[attr-defined]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -118,6 +119,7 @@ def overhead(config: Path) -> None:
 
 
 def main() -> None:
+    """Parse the command line and run one measurement."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

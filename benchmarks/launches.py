@@ -1,14 +1,15 @@
-"""How many kernels a method asks for, against what its passes ask for: the cost of adapting where the host decides.
+"""Counts the kernel launches of each method, relative to the launches of its forward and backward passes.
 
     python benchmarks/launches.py                              # every method, on a CPU, in a few minutes
     python benchmarks/launches.py --methods vptta,pass --top 12
 
-At batch 4 a GPU waits for Python: what a method costs is the number of calls it makes, less what the kernels compute.
-This counts aten calls that would be kernels (views and allocations are free), in one batch after a few others, and
-divides by the calls of the declared passes: a forward is `norm`'s, a backward what `tent` makes beyond it. `waits` are
-calls that stop the host until the device has caught up, `constants` tensors made from Python values, each a copy to the
-device. Optimisers are fused, Sinkhorn and a grouped BatchNorm are one kernel each, as on a GPU, and no step is
-recorded, since a recorded one is a single call. A count is no time: it says where to look.
+At batch size 4 the time of a method on a GPU is determined by the number of kernel launches rather than by what the
+kernels compute. This benchmark counts, for one batch after a few others, the aten calls that would launch a kernel;
+views and allocations are free. It divides the count by that of the declared passes: a forward pass is that of `norm`, a
+backward pass is what `tent` adds to it. `waits` are calls that make the host wait for the device. `constants` are
+tensors made from Python values, each of which is copied to the device. As on a GPU, optimisers are fused, and Sinkhorn
+and grouped BatchNorm are one kernel each. CUDA graphs are disabled, since a replay is a single call. Counts are not
+times: they show where to look.
 """
 
 import argparse
@@ -38,31 +39,18 @@ from ttdg.networks import NetworkSpec, Segmenter, cuda_graph
 from ttdg.networks.batchnorm import grouped
 
 FREE = {
-    "detach",
-    "_unsafe_view",
-    "alias",
-    "lift_fresh",
-    "empty",
-    "empty_like",
-    "empty_strided",
-    "new_empty",
-    "new_empty_strided",
-}
+    "detach", "_unsafe_view", "alias", "lift_fresh",
+    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided",
+}  # fmt: skip
 WAITS = {
-    "_local_scalar_dense",
-    "nonzero",
-    "masked_select",
-    "equal",
-    "_unique2",
-    "unique_dim",
-    "unique_consecutive",
-}
-SINKHORN = 1  # the fused plan
+    "_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2", "unique_dim", "unique_consecutive",
+}  # fmt: skip
+SINKHORN = 1  # launches of the fused Sinkhorn kernel
 
 
 @dataclass
 class Launches(TorchDispatchMode):
-    """Counts calls by name while active."""
+    """Counts calls by name while active and not paused."""
 
     calls: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)
@@ -90,16 +78,20 @@ class Launches(TorchDispatchMode):
 
 
 def _masked(args: tuple[Any, ...]) -> bool:
-    """Is something indexed by a mask, whose count the host must know?"""
+    """True for indexing with a boolean mask, where the host must wait for the number of True values."""
     indices = args[1] if len(args) > 1 and isinstance(args[1], list | tuple) else ()
     return any(isinstance(i, torch.Tensor) and i.dtype == torch.bool for i in indices)
 
 
 @contextmanager
 def as_on_a_gpu(launches: Launches) -> Iterator[None]:
-    """What asks where a tensor lies hears: on a GPU. Optimisers are fused then, Sinkhorn's plan and a
-    grouped BatchNorm count as their fused kernels, and loops hear late that they are at rest, which is no waiting."""
-    sinkhorn = importlib.import_module("ttdg.matching.sinkhorn.api")  # the name is also its function's
+    """Context in which CPU tensors claim to be on a GPU, so that methods take their GPU code paths.
+
+    Sinkhorn and grouped BatchNorm are counted as their fused kernels. Non-blocking convergence checks are not counted.
+    """
+    sinkhorn = importlib.import_module(
+        "ttdg.matching.sinkhorn.api"
+    )  # the package exports a function of the same name
 
     def uncounted(work: Callable[..., Any], instead: int = 0) -> Callable[..., Any]:
         def called(*args: Any) -> Any:
@@ -123,7 +115,7 @@ def as_on_a_gpu(launches: Launches) -> Iterator[None]:
         mock.patch.object(torch.Tensor, "tolist", tolist, create=True),
         mock.patch.object(sinkhorn, "_plan", uncounted(sinkhorn._plan, SINKHORN)),
         mock.patch.object(sinkhorn, "_fused_kernel", return_value=None),
-        mock.patch.object(grouped, "gpu_program", return_value=uncounted(grouped._normalise, 1)),
+        mock.patch.object(grouped, "fused_kernel", return_value=uncounted(grouped._normalise, 1)),
         mock.patch.object(nonblocking, "_sent", lambda question: (question, None)),
         mock.patch.object(nonblocking, "_arrived", uncounted(nonblocking._arrived)),
         cuda_graph.disabled(),
@@ -132,7 +124,7 @@ def as_on_a_gpu(launches: Launches) -> Iterator[None]:
 
 
 def counted(model: Model, name: str, batches: Callable[[int], torch.Tensor], count: int) -> Launches:
-    """Of the last of `count` batches, by when memories are warm."""
+    """Launches of the last of `count` batches, when the memories of methods are filled."""
     launches = Launches()
     with as_on_a_gpu(launches):
         adapter = adapt(model, name)
@@ -144,11 +136,12 @@ def counted(model: Model, name: str, batches: Callable[[int], torch.Tensor], cou
     return launches
 
 
-def rows_of(found: dict[str, Launches]) -> dict[str, dict[str, Any]]:
-    forward = found["norm"].calls.total()
-    backward = found["tent"].calls.total() - forward
+def rows_of(launches_by_method: dict[str, Launches]) -> dict[str, dict[str, Any]]:
+    """For each method its calls, those of its passes, their ratio and difference, waits and constants."""
+    forward = launches_by_method["norm"].calls.total()
+    backward = launches_by_method["tent"].calls.total() - forward
     rows = {}
-    for name, launches in found.items():
+    for name, launches in launches_by_method.items():
         passes = METHODS[name].forwards * forward + METHODS[name].backwards * backward
         calls = launches.calls.total()
         rows[name] = {
@@ -159,32 +152,30 @@ def rows_of(found: dict[str, Launches]) -> dict[str, dict[str, Any]]:
 
 
 def report(rows: dict[str, dict[str, Any]], title: str) -> None:
+    """Print the rows as a table."""
     table = Table(title=title)
     for name in ("method", "calls", "of its passes", "× its passes", "waits", "constants"):
         table.add_column(name, justify="left" if name in ("method", "waits") else "right")
     for name, row in rows.items():
         waits = ", ".join(f"{what} {times}" for what, times in row["waits"].items())
-        table.add_row(
-            name,
-            str(row["calls"]),
-            str(row["passes"]),
-            f"{row['of_its_passes']:.2f}",
-            waits,
-            str(row["constants"]),
-        )
+        counts = str(row["calls"]), str(row["passes"]), f"{row['of_its_passes']:.2f}"
+        table.add_row(name, *counts, waits, str(row["constants"]))
     Console(width=120).print(table)
 
 
 def main() -> None:
+    """Count the launches of the chosen methods."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--encoder", default="resnet50")
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--batches", type=int, default=6, help="the last of these is counted")
-    parser.add_argument("--methods", default="all", help="with commas, or all")
-    parser.add_argument("--top", type=int, default=0, help="show each method's most frequent calls too")
+    parser.add_argument(
+        "--batches", type=int, default=6, help="number of batches, of which the last is counted"
+    )
+    parser.add_argument("--methods", default="all", help="names separated by commas, or all")
+    parser.add_argument("--top", type=int, default=0, help="also show this many of the most frequent calls")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     asked = list(METHODS) if options.methods == "all" else options.methods.split(",")
@@ -192,7 +183,7 @@ def main() -> None:
 
     torch.manual_seed(0)
     network = Segmenter(NetworkSpec(3, options.encoder)).eval()
-    made = [torch.randn(options.batch, 3, options.size, options.size) for _ in range(options.batches)]
+    batches = [torch.randn(options.batch, 3, options.size, options.size) for _ in range(options.batches)]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         write_benchmark(folder, "fundus", 8, size=options.size)
@@ -201,11 +192,11 @@ def main() -> None:
         parts = made_parts(network, benchmark, some, names)
     model, found = Model(network, ModelCard(network.spec, benchmark), parts), {}
     for name in names:
-        found[name] = counted(model, name, made.__getitem__, options.batches)
+        found[name] = counted(model, name, batches.__getitem__, options.batches)
         if options.top:
             print(name, found[name].calls.most_common(options.top), flush=True)
     rows = rows_of(found)
-    report(rows, f"aten calls a batch: {options.encoder}, {options.size}², batch {options.batch}")
+    report(rows, f"aten calls per batch: {options.encoder}, {options.size}², batch {options.batch}")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")
 

@@ -1,9 +1,9 @@
-"""Speed of the matching core beside its peers, in one run: `python benchmarks/matching.py [--device cuda]`.
+"""Speed of the matching package and of its peers, in one run: `python benchmarks/matching.py [--device cuda]`.
 
-Every table times its rows in turn, round after round, and gives medians, so that whatever else the machine
-does falls on all of them alike. On CPU one thread unless told otherwise. On CUDA the fused kernel is first checked
-against the float64 reference, in a process of its own, and left out if it fails. Peers that are not installed are
-left out; a section that fails says why and leaves the stage to the next.
+Every table times its rows alternately over several rounds and reports medians, so that other load on the machine
+affects all rows alike. On a CPU one thread is used by default. On CUDA the fused kernel is first checked against the
+float64 reference in a separate process, and is disabled if it fails. Peers that are not installed are skipped. A
+section that fails prints its traceback, and the next one runs.
 """
 
 import argparse
@@ -37,6 +37,7 @@ from ttdg.matching.sinkhorn import sinkhorn, sinkhorn_log
 
 
 def sinkhorn_section(device: str, rounds: int) -> None:
+    """Ten sweeps of Sinkhorn."""
     rows = []
     for m, tau in ((8, 0.05), (8, 0.005), (32, 0.05), (32, 0.005)):
         S = torch.rand(m, N, D, generator=torch.Generator().manual_seed(m)).to(device)
@@ -63,6 +64,7 @@ def sinkhorn_section(device: str, rounds: int) -> None:
 
 
 def solver_section(device: str, rounds: int) -> None:
+    """One iteration of the solver, as the difference between seven and two iterations."""
     rows = []
     for m in (2, 4, 8, 16, 32):
         edges, affinity, U, mask = random_problem(m, device)
@@ -82,13 +84,14 @@ def solver_section(device: str, rounds: int) -> None:
 
 
 def direction_section(device: str, rounds: int) -> None:
+    """Arithmetic rate of the direction V, relative to a large matrix product."""
     rows = []
     side = 1500 if device == "cpu" else 8192
     A = torch.rand(side, side, device=device)
     for m in (4, 8, 16, 32):
         edges, affinity, U, _ = random_problem(m, device)
         V = partial(qap_direction, edges, affinity, U)
-        # Several in a row: in the solver V finds its operands in the caches, after a large product it does not.
+        # Ten in a row: in the solver the operands of V are in the caches; after a large product they are not.
         times = race({"V": partial(repeat, V, 10), "matmul": partial(torch.mm, A, A)}, rounds, device)
         times["V"] /= 10
         rate = (2 * m * m * N * N * D + 2 * m * N * N * D + 4 * m * N * D * D) / times["V"] / 1e6
@@ -102,6 +105,7 @@ def direction_section(device: str, rounds: int) -> None:
 
 
 def growth_section(device: str, rounds: int) -> None:
+    """Growth of the solver's time with the number of graphs, without pairwise affinities."""
     sizes = (4, 8, 16, 32, 64)
     runs: Runs = {}
     for m in sizes:
@@ -116,14 +120,14 @@ def growth_section(device: str, rounds: int) -> None:
         for m in sizes
     ]
     table(
-        "Growth with the number of graphs, universe term for pairwise one, 5 iterations",
-        ["m", "ms", "ms a graph", "of m = 4"],
+        "Growth with the number of graphs, with a universe term instead of the pairwise term, 5 iterations",
+        ["m", "ms", "ms per graph", "of m = 4"],
         rows,
     )
 
 
 def end_to_end_section(device: str, rounds: int) -> None:
-    """Recall and time of whole solvers. pygmtools runs under twelve schedules and is judged by its best; minutes."""
+    """Recall and time of whole solvers; pygmtools is shown at the best of twelve schedules. Takes minutes."""
     rows = []
     problems = [
         (8, 20, 20, 1.0),
@@ -137,7 +141,7 @@ def end_to_end_section(device: str, rounds: int) -> None:
             for seed in range(3 if n <= 20 else 1)
         ]
         name = f"m={m}, n={n}, d={d}, node noise {noise}"
-        match(instances[0].graphs, universe_size=d)  # the first call pays for imports
+        match(instances[0].graphs, universe_size=d)  # warm-up: the first call imports SciPy
         found = {"ours": [_timed(partial(match, p.graphs, universe_size=d), p) for p in instances]}
         if find_spec("pygmtools"):
             for schedule, run in gamgm_schedules(d).items():
@@ -150,7 +154,7 @@ def end_to_end_section(device: str, rounds: int) -> None:
         for key in ("ours", best) if best else ("ours",):
             score, ms = summary[key]
             rows.append([name, key, f"{score:.3f}", f"{ms:.0f}", f"{ms / summary['ours'][1]:.1f}×"])
-            print(*rows[-1], flush=True)  # minutes lie between two rows
+            print(*rows[-1], flush=True)  # a row takes minutes
     table(
         "End to end, planted problems, edge noise 0.1; mean of 3, for n = 100 one",
         ["problem", "", "recall", "ms", "of ours"],
@@ -183,16 +187,19 @@ SECTIONS: dict[str, Callable[[str, int], None]] = {
     "fused": fused_section,
 }
 ON_CPU = tuple(name for name in SECTIONS if name != "fused")
-ON_CUDA = tuple(name for name in ON_CPU if name != "end_to_end")  # the peers' schedules take minutes there
+ON_CUDA = tuple(name for name in ON_CPU if name != "end_to_end")  # the peers' schedules take minutes
 
 
 def main() -> None:
+    """Run the chosen sections."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sections", nargs="*", help=", ".join(SECTIONS))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no section after so many")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="start no section after this time"
+    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     print(
@@ -209,7 +216,7 @@ def main() -> None:
             continue
         try:
             SECTIONS[name](options.device, options.rounds)
-        except Exception:  # noqa: BLE001 the other tables are wanted all the same
+        except Exception:  # noqa: BLE001 the other sections still run
             failed = True
             traceback.print_exc(file=sys.stdout)
         print(f"\n({name} done after {time.perf_counter() - begin:.0f} s)", flush=True)
@@ -217,9 +224,12 @@ def main() -> None:
 
 
 def _trust_fused_kernel() -> None:
-    """Only if it proves right in a process of its own: an illegal access would end this one."""
+    """Disable the fused kernel unless it passes its check in a separate process.
+
+    An illegal memory access would end the process that runs the check.
+    """
     if subprocess.run([sys.executable, __file__, "fused", "--device", "cuda"], check=False).returncode:
-        print("\nthe fused kernel failed: all that follows is without it", flush=True)
+        print("\nthe fused kernel failed its check and is disabled", flush=True)
         sys.modules["ttdg.matching.sinkhorn.api"]._fused_kernel = lambda: None  # type: ignore[attr-defined]
 
 

@@ -1,8 +1,8 @@
-"""Parameters, FLOPs and time of matching m graphs: pair by pair, or all at once through the universe (Table 5).
+"""Parameters, FLOPs and time of matching m graphs: pair by pair, or jointly through the universe (Table 5).
 
     python benchmarks/matching_cost.py [--graphs 4] [--nodes 96] [--points 120]
 
-FLOPs are those torch counts (products of matrices); of the solver's other arithmetic it counts nothing. Random graphs.
+FLOPs are those that torch counts: matrix products only, no other arithmetic of the solver. The graphs are random.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from ttdg.matching import assign, qap_direction, soft_affinity, solve
 
 
 def pairwise(nodes: torch.Tensor, mask: torch.Tensor, affinity: Affinity) -> None:
-    """Each of the m(m−1)/2 pairs by itself."""
+    """Matches each of the m(m−1)/2 pairs separately."""
     for i, j in itertools.combinations(range(len(nodes)), 2):
         two = [i, j]
         M = affinity(nodes[two], mask[two])
@@ -29,7 +29,7 @@ def pairwise(nodes: torch.Tensor, mask: torch.Tensor, affinity: Affinity) -> Non
 def multigraph(
     nodes: torch.Tensor, mask: torch.Tensor, affinity: Affinity, edges: torch.Tensor, universe: torch.Tensor
 ) -> None:
-    """All graphs to one universe: their pairs then agree by construction."""
+    """Matches all graphs to one universe, which makes the pairs cycle-consistent."""
     S = nodes @ universe.T
     soft = soft_affinity(affinity(nodes, mask), mask)
     solve(
@@ -42,7 +42,7 @@ def multigraph(
 
 
 def measured(work: Callable[[], None], repeats: int = 15) -> tuple[float, float]:
-    """(GFLOP, median milliseconds)."""
+    """GFLOP and median milliseconds of one call."""
     with FlopCounterMode(display=False) as counter:
         work()
     times = []
@@ -55,6 +55,7 @@ def measured(work: Callable[[], None], repeats: int = 15) -> tuple[float, float]
 
 @torch.no_grad()
 def main() -> None:
+    """Print the table for each number of graphs."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -73,11 +74,11 @@ def main() -> None:
         nodes = torch.nn.functional.normalize(torch.randn(m, options.nodes, options.width), dim=2)
         mask = torch.ones(m, options.nodes, dtype=torch.bool)
         edges = (nodes @ nodes.mT).clamp(min=0) * (1 - torch.eye(options.nodes))
-        one = measured(lambda nodes=nodes, mask=mask: pairwise(nodes, mask, affinity))
-        all_ = measured(
+        separate = measured(lambda nodes=nodes, mask=mask: pairwise(nodes, mask, affinity))
+        joint = measured(
             lambda nodes=nodes, mask=mask, edges=edges: multigraph(nodes, mask, affinity, edges, universe)
         )
-        print(f"| {m} | {one[0]:.3f} | {one[1]:.1f} | {all_[0]:.3f} | {all_[1]:.1f} |")
+        print(f"| {m} | {separate[0]:.3f} | {separate[1]:.1f} | {joint[0]:.3f} | {joint[1]:.1f} |")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Does the fused GPU Sinkhorn give the plan of the reference, and how fast? Run before anything relies on it."""
+"""Correctness and speed of the fused GPU Sinkhorn; run before other sections use it."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ SHAPES = ((1, 1), (20, 30), (30, 30), (40, 30), (100, 120), (127, 127), (100, 20
 
 
 def fused_section(device: str, rounds: int) -> None:
-    """Fails on a wrong plan."""
+    """Compare the fused plan with the reference and time the kernel; a wrong plan raises."""
     from ttdg.matching.sinkhorn import triton
 
     worst: dict[str, float] = {}

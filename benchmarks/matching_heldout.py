@@ -1,8 +1,8 @@
-"""Recall on problems on which nothing was chosen: `python benchmarks/matching_heldout.py [--seeds 5]`.
+"""Recall on held-out problems: `python benchmarks/matching_heldout.py [--seeds 5]`.
 
-The constants of `match` were chosen on the family of the figure (`matching_recovery.py`), dense graphs of random
-weights, and on neighbours in the plane, at other seeds than these. "links" is a family nobody looked at before.
-A table, beside pygmtools' `gamgm` at the best of twelve schedules in hindsight.
+The constants of `match` were chosen on the family of the figure (`matching_recovery.py`), dense graphs with random
+weights, and on neighbour graphs in the plane, with other seeds than here. The family "links" was not used for any
+choice. The table also shows pygmtools' `gamgm` at the best of twelve schedules in hindsight.
 """
 
 import argparse
@@ -36,8 +36,8 @@ PROBLEMS: dict[str, tuple[int, Callable[[int], Planted]]] = {
 }
 
 
-def found_by(run: Callable[[Planted], Tensor], instances: list[Planted]) -> tuple[float, float]:
-    """Mean recall, and mean milliseconds."""
+def recall_and_time(run: Callable[[Planted], Tensor], instances: list[Planted]) -> tuple[float, float]:
+    """Mean recall and mean milliseconds."""
     start = time.perf_counter()
     matches = [run(planted) for planted in instances]
     ms = 1e3 * (time.perf_counter() - start) / len(instances)
@@ -47,9 +47,10 @@ def found_by(run: Callable[[Planted], Tensor], instances: list[Planted]) -> tupl
 
 
 def main() -> None:
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--only", default="", help="problems whose names begin so")
+    parser.add_argument("--only", default="", help="only problems whose names start with this text")
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
@@ -57,13 +58,13 @@ def main() -> None:
         if not name.startswith(options.only):
             continue
         instances = [make(FIRST_SEED + seed) for seed in range(options.seeds)]
-        ours, ms = found_by(lambda p, d=d: match(p.graphs, universe_size=d).pairs, instances)
+        ours, ms = recall_and_time(lambda p, d=d: match(p.graphs, universe_size=d).pairs, instances)
         row = [name, f"{ours:.3f}", f"{ms:.0f}"]
         if find_spec("pygmtools"):
-            theirs = [found_by(run, instances) for run in gamgm_schedules(d).values()]
+            theirs = [recall_and_time(run, instances) for run in gamgm_schedules(d).values()]
             best, their_ms = max(theirs)
             row += [f"{best:.3f}", f"{their_ms:.0f}", f"{their_ms / ms:.1f}×"]
-        alone, _ = found_by(
+        alone, _ = recall_and_time(
             lambda p, d=d: match(p.graphs, universe_size=d, method="spectral").pairs, instances
         )
         rows.append([*row, f"{alone:.3f}"])

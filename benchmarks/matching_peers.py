@@ -1,4 +1,4 @@
-"""The peers' calls, as their documentation has them, on the inputs of our benchmarks."""
+"""Calls of the peer libraries, as their documentation shows them, on the inputs of our benchmarks."""
 
 from collections.abc import Callable
 
@@ -10,6 +10,7 @@ from ttdg.matching import soft_affinity
 
 
 def pygm_sinkhorn(S: Tensor, tau: float, *, batched: bool) -> Tensor:
+    """pygmtools' Sinkhorn: 20 half steps, with dummy rows."""
     import pygmtools
 
     m, n, d = S.shape
@@ -20,6 +21,7 @@ def pygm_sinkhorn(S: Tensor, tau: float, *, batched: bool) -> Tensor:
 
 
 def pot_log(S: Tensor, tau: float) -> object:
+    """POT's batched Sinkhorn in the log domain: 10 sweeps, with a slack row."""
     from ot.batch import bregman_log_projection_batch
 
     K, a, b = _with_slack_row(S)
@@ -27,6 +29,7 @@ def pot_log(S: Tensor, tau: float) -> object:
 
 
 def pot_scaling(S: Tensor, tau: float) -> object:
+    """POT's batched Sinkhorn in scaling form, which can overflow."""
     from ot.batch import bregman_projection_batch
 
     K, a, b = _with_slack_row(S)
@@ -41,7 +44,7 @@ def _with_slack_row(S: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def gamgm_iterations(edges: Tensor, affinity: Tensor, U: Tensor, iterations: int) -> None:
-    """Exactly `iterations` Sinkhorn iterations of pygmtools' solver, then its one closing Hungarian."""
+    """Exactly `iterations` Sinkhorn iterations of pygmtools' solver, then its final Hungarian step."""
     from pygmtools import pytorch_backend
 
     m, n, d = U.shape
@@ -54,7 +57,7 @@ def gamgm_iterations(edges: Tensor, affinity: Tensor, U: Tensor, iterations: int
 
 
 def naive_iterations(edges: Tensor, affinity: Tensor, U: Tensor, iterations: int) -> None:
-    """Eq. 11 as it stands, a loop over pairs, and pygmtools' Sinkhorn."""
+    """Eq. 11 as a loop over pairs, with pygmtools' Sinkhorn."""
     m = len(U)
     for _ in range(iterations):
         V = torch.stack([
@@ -65,7 +68,7 @@ def naive_iterations(edges: Tensor, affinity: Tensor, U: Tensor, iterations: int
 
 
 def gamgm_schedules(d: int) -> dict[str, Callable[[Planted], Tensor]]:
-    """pygmtools' multi-graph solver under the schedules and inputs among which its best is looked for."""
+    """pygmtools' multi-graph solver under the twelve schedules and inputs of which the best is reported."""
     return {
         f"τ {start}→{stop}, λ={weight}, {kind}": _gamgm(d, start, stop, rate, weight, kind)
         for start, stop, rate in ((0.5, 0.1, 0.8), (0.1, 0.006, 0.5), (0.2, 0.02, 0.8))

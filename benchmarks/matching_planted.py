@@ -1,4 +1,4 @@
-"""Planted multi-graph matching problems: graphs cut from one hidden universe, with noise, in hidden order."""
+"""Planted multi-graph matching problems: noisy, permuted parts of one hidden universe graph."""
 
 from dataclasses import dataclass
 
@@ -11,6 +11,8 @@ from ttdg.types import GraphBatch
 
 @dataclass(frozen=True)
 class Planted:
+    """A matching problem with its true matching."""
+
     graphs: GraphBatch
     affinity: Float[Tensor, "m m n n"]  # cosines of node features; zero on padding
     truth: Int[Tensor, "m n"]  # the universe point of each node, −1 for outliers
@@ -27,11 +29,10 @@ def plant(
     node_noise: float = 0.5,
     node_dim: int = 16,
 ) -> Planted:
-    """`m` graphs of `n` of the `d` universe points and `outliers` nodes of no meaning, each in its own order.
+    """`m` dense graphs, each of `n` of the `d` universe points and `outliers` random nodes, in random order.
 
-    Universe points have unit Gaussian features and symmetric edge weights uniform in [0, 1]. A node's
-    features and edges are its point's plus Gaussian noise; the affinity is the cosine between noisy
-    features.
+    Universe points have unit Gaussian features and symmetric edge weights uniform in [0, 1]. The features and edges of
+    a node are those of its point plus Gaussian noise. The affinity is the cosine between noisy features.
     """
     draw = torch.Generator().manual_seed(seed)
     points = torch.randn(d, node_dim, generator=draw)
@@ -61,19 +62,19 @@ def plant_places(
     node_dim: int = 8,
     neighbours: int = 6,
 ) -> Planted:
-    """Another family: sparse graphs of neighbours in the plane.
+    """`m` sparse neighbour graphs in the plane.
 
-    Universe points have a place in the unit square and features of few dimensions. A graph sees `n` of them, each place
-    and feature with Gaussian noise, turned by a random angle; its edges join each node to its nearest, with a
-    weight that falls with their distance as it is seen.
+    Universe points have a position in the unit square and low-dimensional features. A graph contains `n` of them, with
+    Gaussian noise on positions and features, rotated by a random angle. Its edges join each node to its nearest
+    neighbours, with a weight that falls with their noisy distance.
     """
     draw = torch.Generator().manual_seed(seed)
     places, points = torch.rand(d, 2, generator=draw), torch.randn(d, node_dim, generator=draw)
     truth = torch.stack([torch.randperm(d, generator=draw)[:n] for _ in range(m)])
-    seen = places[truth] + place_noise * torch.randn(m, n, 2, generator=draw)
+    noisy = places[truth] + place_noise * torch.randn(m, n, 2, generator=draw)
     angle = 2 * torch.pi * torch.rand(m, generator=draw)
     turn = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], 1).view(m, 2, 2)
-    distance = torch.cdist(seen @ turn, seen @ turn)
+    distance = torch.cdist(noisy @ turn, noisy @ turn)
     near = distance <= distance.sort(2).values[:, :, neighbours : neighbours + 1]
     edges = _symmetric((-distance / 0.2).exp() * (near | near.mT))
     nodes = points[truth] + node_noise * torch.randn(m, n, node_dim, generator=draw)
@@ -91,18 +92,18 @@ def plant_links(
     node_noise: float = 0.8,
     node_dim: int = 12,
 ) -> Planted:
-    """A family on which nothing was chosen: links that are there or not, each turned over with probability `flips`."""
+    """`m` graphs with 0/1 edges, each flipped with probability `flips`; a family not used for any choice."""
     draw = torch.Generator().manual_seed(seed)
     points, links = torch.randn(d, node_dim, generator=draw), torch.rand(d, d, generator=draw) < density
     truth = torch.stack([torch.randperm(d, generator=draw)[:n] for _ in range(m)])
-    turned = torch.rand(m, n, n, generator=draw) < flips
-    seen = _symmetric(links.float())[truth[:, :, None], truth[:, None, :]].bool()
-    edges = _symmetric((seen ^ turned).float())
+    flipped = torch.rand(m, n, n, generator=draw) < flips
+    clean = _symmetric(links.float())[truth[:, :, None], truth[:, None, :]].bool()
+    edges = _symmetric((clean ^ flipped).float())
     return _planted(points[truth] + node_noise * torch.randn(m, n, node_dim, generator=draw), edges, truth)
 
 
 def recall(pairs: Float[Tensor, "m m n n"], planted: Planted) -> float:
-    """The share of true matches, over all pairs of different graphs, that `pairs` holds."""
+    """Share of the true matches of all pairs of different graphs that `pairs` contains."""
     truth = planted.truth
     real = (truth[:, None, :, None] == truth[None, :, None, :]) & (truth >= 0)[:, None, :, None]
     real &= ~torch.eye(len(truth), dtype=torch.bool)[:, :, None, None]

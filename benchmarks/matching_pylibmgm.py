@@ -1,7 +1,7 @@
-"""One planted problem through pylibmgm, as a program: `python matching_pylibmgm.py problem.npz pairs.npy`.
+"""Solves one planted problem with pylibmgm: `python matching_pylibmgm.py problem.npz pairs.npy`.
 
-Costs are minus the terms of Eq. 4, with edge weights centred as ours are. This file imports nothing of ttdg and
-nothing of ttdg imports it: pylibmgm is GPL.
+Costs are the negative terms of Eq. 4, with centred edge weights as in ttdg. pylibmgm is GPL, so this file imports
+nothing from ttdg, and nothing in ttdg imports it.
 """
 
 import itertools
@@ -13,6 +13,7 @@ from pylibmgm import solver
 
 
 def pair_model(i: int, j: int, edges: np.ndarray, affinity: np.ndarray, weight: float) -> pylibmgm.GmModel:
+    """The matching problem of graphs i and j."""
     n = edges.shape[1]
     cells, links = list(itertools.product(range(n), repeat=2)), list(itertools.combinations(range(n), 2))
     model = pylibmgm.GmModel(pylibmgm.Graph(i, n), pylibmgm.Graph(j, n), len(cells), len(links) * n * (n - 1))
@@ -24,6 +25,7 @@ def pair_model(i: int, j: int, edges: np.ndarray, affinity: np.ndarray, weight: 
 
 
 def main(problem: str, answer: str, weight: float = 1.0) -> None:
+    """Read the problem from one file and write the matches to the other."""
     data = np.load(problem)
     edges, affinity = data["edges"].astype(float), data["affinity"].astype(float)
     m, n, _ = edges.shape

@@ -1,10 +1,10 @@
-"""Recovery against noise on planted problems, ours beside its peers: a table, and the figure in docs/figures.
+"""Recall against noise on planted problems, ours and peers: a table, and the figure in docs/figures.
 
     python benchmarks/matching_recovery.py [--seeds 3] [--pylibmgm] [--keep-peers]
 
-The numbers are kept as JSON beside the figure; with --keep-peers only our own are measured anew, on the same problems.
-pygmtools' `gamgm` runs under twelve schedules on every point and is drawn at the best of them in hindsight.
-pylibmgm (GPL) runs as a program of its own, if installed and asked for; it is slow from Python.
+The numbers are stored as JSON beside the figure. With --keep-peers only our own are measured again, on the same ones.
+pygmtools' `gamgm` runs under twelve schedules at every point and is drawn at the best of them in hindsight.
+pylibmgm (GPL) runs as a separate program, if it is installed and asked for; it is slow from Python.
 """
 
 import argparse
@@ -37,11 +37,12 @@ PANELS: dict[str, tuple[dict[str, float], str, tuple[float, ...]]] = {
 
 
 def ours(method: str, d: int, planted: Planted) -> Tensor:
+    """Matches found by `match`."""
     return match(planted.graphs, universe_size=d, method=method).pairs
 
 
 def pylibmgm(planted: Planted) -> Tensor:
-    """Solve one problem in a program of its own."""
+    """Matches found by pylibmgm, in a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         problem, answer = Path(folder, "problem.npz"), Path(folder, "pairs.npy")
         np.savez(problem, edges=planted.graphs.edges.numpy(), affinity=planted.affinity.numpy())
@@ -52,12 +53,14 @@ def pylibmgm(planted: Planted) -> Tensor:
 
 
 def scores(run: Callable[[Planted], Tensor], instances: list[Planted]) -> float:
+    """Mean recall over the instances."""
     return statistics.mean(recall(run(planted), planted) for planted in instances)
 
 
 def measure(
     seeds: int, peers: Callable[[list[Planted], int], Point], earlier: dict[str, dict[str, Point]]
 ) -> dict[str, dict[str, Point]]:
+    """Recall of every method at every point of every panel; peers are taken from `earlier` if given."""
     results: dict[str, dict[str, Point]] = {}
     for panel, (fixed, varied, values) in PANELS.items():
         results[panel] = {}
@@ -75,6 +78,7 @@ def measure(
 
 
 def peer_scores(with_pylibmgm: bool, instances: list[Planted], d: int) -> Point:
+    """Recall of the peers."""
     found = {"pygmtools": max(scores(run, instances) for run in gamgm_schedules(d).values())}
     return found | ({"pylibmgm": scores(pylibmgm, instances)} if with_pylibmgm else {})
 
@@ -89,6 +93,7 @@ STYLES = {
 
 
 def draw(results: dict[str, dict[str, Point]], out: Path) -> None:
+    """Write the figure."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -116,6 +121,7 @@ def draw(results: dict[str, dict[str, Point]], out: Path) -> None:
 
 
 def main() -> None:
+    """Measure, store the numbers and draw the figure."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

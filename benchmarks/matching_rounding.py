@@ -1,7 +1,7 @@
-"""Is there a better way to round than SciPy's Hungarian, once, at the end? A batched greedy one, measured.
+"""Rounding by SciPy's Hungarian algorithm compared with a batched greedy form on the device.
 
-The greedy form takes all pairs that are each other's best, round after round: no data leaves the device, but rounds
-are launches, their number is not known beforehand, and what it finds is not the optimum.
+In each round the greedy form takes all pairs that are each other's best. No data leaves the device, but every round
+costs launches, the number of rounds is not known in advance, and the result is not the optimum.
 """
 
 import torch
@@ -14,6 +14,7 @@ ROUNDS = 24
 
 
 def greedy(scores: Tensor, rounds: int = ROUNDS) -> Tensor:
+    """Greedy matching of each graph after `rounds` rounds."""
     left, U = scores.clone(), torch.zeros_like(scores)
     for _ in range(rounds):
         by_row = left == left.amax(2, keepdim=True)
@@ -24,6 +25,7 @@ def greedy(scores: Tensor, rounds: int = ROUNDS) -> Tensor:
 
 
 def rounding_section(device: str, rounds: int) -> None:
+    """Time of both forms, and the value of the greedy result relative to the optimum."""
     rows = []
     for m in (4, 8, 32):
         draw = torch.Generator().manual_seed(m)
@@ -49,7 +51,7 @@ def rounding_section(device: str, rounds: int) -> None:
         "scores",
         "SciPy, ms",
         f"greedy, {ROUNDS} rounds, ms",
-        "greedy's worth of the optimum",
+        "greedy, share of the optimum",
         "left unmatched",
     ]
     table("Rounding", head, rows)

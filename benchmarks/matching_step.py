@@ -1,4 +1,4 @@
-"""One adaptation-side step at m = 4: affinity, M̂, solve, matching loss, and the backward pass."""
+"""One adaptation step for m = 4 graphs: affinity, M̂, solver, matching loss and backward pass."""
 
 from functools import partial
 
@@ -12,6 +12,7 @@ from ttdg.matching import assign, matching_loss, qap_direction, soft_affinity, s
 
 
 def step(affinity: nn.Module, nodes: Tensor, edges: Tensor, mask: Tensor, universe: Tensor) -> None:
+    """One forward and backward pass."""
     M = affinity(nodes, mask)
     E = nodes.detach() @ universe.T
     soft = soft_affinity(M.detach(), mask)
@@ -27,6 +28,7 @@ def step(affinity: nn.Module, nodes: Tensor, edges: Tensor, mask: Tensor, univer
 
 
 def step_section(device: str, rounds: int) -> None:
+    """Time of one step for both affinities; on CUDA also as one CUDA graph."""
     rows = []
     draw = torch.Generator().manual_seed(0)
     nodes = normalize(torch.randn(4, N, H, generator=draw), dim=2).to(device).requires_grad_()
@@ -44,7 +46,7 @@ def step_section(device: str, rounds: int) -> None:
                 [type(affinity).__name__, name, f"{ms:.2f}", *(extra if name == "eager" else ["", ""])]
             )
     head = ["affinity", "", "ms", "peak extra MiB", "kernels"]
-    table("One adaptation-side step, m = 4, forward and backward, 10 iterations", head, rows)
+    table("One adaptation step, m = 4, forward and backward, 10 iterations", head, rows)
 
 
 def _peak(run: partial[None]) -> float:
@@ -57,7 +59,7 @@ def _peak(run: partial[None]) -> float:
 def _kernels(run: partial[None]) -> int:
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    with profile(activities=[ProfilerActivity.CUDA]) as trace:
         run()
         torch.cuda.synchronize()
-    return sum(event.device_type == torch.autograd.DeviceType.CUDA for event in seen.events())
+    return sum(event.device_type == torch.autograd.DeviceType.CUDA for event in trace.events())

@@ -1,4 +1,4 @@
-"""Timing and problems shared by the matching benchmarks."""
+"""Timing and random problems shared by the matching benchmarks."""
 
 import statistics
 import time
@@ -14,7 +14,7 @@ Runs = dict[str, Callable[[], object]]
 
 
 def race(runs: Runs, rounds: int, device: str) -> dict[str, float]:
-    """Median milliseconds of each, taken in turn."""
+    """Median milliseconds of each run; the runs alternate, and the first two rounds are warm-up."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(rounds + 2):
         for name, run in runs.items():
@@ -28,11 +28,13 @@ def race(runs: Runs, rounds: int, device: str) -> dict[str, float]:
 
 
 def wait(device: str) -> None:
+    """Wait until the GPU is idle."""
     if device == "cuda":
         torch.cuda.synchronize()
 
 
 def table(title: str, head: list[str], rows: list[list[str]]) -> None:
+    """Print a Markdown table."""
     print(f"\n### {title}\n")
     print("| " + " | ".join(head) + " |")
     print("|" + "---|" * len(head))
@@ -41,12 +43,13 @@ def table(title: str, head: list[str], rows: list[list[str]]) -> None:
 
 
 def repeat(run: Callable[[], object], times: int) -> None:
+    """Call `run` several times."""
     for _ in range(times):
         run()
 
 
 def captured(run: Callable[[], object]) -> Callable[[], object]:
-    """`run` as one CUDA graph: its launches recorded once, replayed by one call. It must not ask the GPU anything."""
+    """`run` as one CUDA graph: recorded once, replayed by one call. `run` must not read values from the GPU."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -61,7 +64,7 @@ def captured(run: Callable[[], object]) -> Callable[[], object]:
 def random_problem(
     m: int, device: str, with_affinity: bool = True
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """Edges, affinity, a soft matching and a mask."""
+    """Random edges, affinity, soft matching and mask of m graphs."""
     draw = torch.Generator().manual_seed(m)
     edges = torch.rand(m, N, N, generator=draw) / N
     affinity = stacked(torch.rand(m, m, N, N, generator=draw)).to(device) if with_affinity else None

@@ -1,4 +1,4 @@
-"""Dice + E_φ + S_α of many images: ours in batches beside pysodmetrics image by image, on the same cores.
+"""Time of Dice, E_φ and S_α of many images: ours in batches, pysodmetrics image by image, on the same cores.
 
 python benchmarks/metrics.py --images 1000 --size 256 --threads 1
 """
@@ -18,7 +18,7 @@ from ttdg.metrics import Means, aggregate, score_regions
 
 
 def discs(images: int, size: int) -> tuple[Tensor, Tensor]:
-    """Soft, noisy, displaced predictions of discs, and the discs."""
+    """Soft, noisy, displaced predictions of discs, and the true discs."""
     generator = torch.Generator().manual_seed(0)
     line = torch.arange(size) / size
     centre = 0.3 + 0.4 * torch.rand(images, 2, 1, 1, generator=generator)
@@ -33,11 +33,13 @@ def discs(images: int, size: int) -> tuple[Tensor, Tensor]:
 
 
 def ours(probabilities: Tensor, truth: Tensor, batch: int) -> Means:
+    """Mean scores by `ttdg.metrics`."""
     batches = zip(torch.split(probabilities, batch), torch.split(truth, batch), strict=True)
     return aggregate(score_regions(*pair) for pair in batches)
 
 
 def theirs(probabilities: Tensor, truth: Tensor) -> Means:
+    """Mean scores by pysodmetrics."""
     handler = sod.DICEHandler(with_dynamic=False, with_adaptive=False, with_binary=True)
     overlap, alignment, structure = sod.FmeasureV2({"dice": handler}), sod.Emeasure(), sod.Smeasure()
     for p, g in zip(probabilities[:, 0].numpy(), truth[:, 0].numpy(), strict=True):
@@ -52,12 +54,14 @@ def theirs(probabilities: Tensor, truth: Tensor) -> Means:
 
 
 def timed(evaluate: Callable[[], Means]) -> tuple[float, Means]:
+    """Seconds and result of one call."""
     start = time.perf_counter()
     means = evaluate()
     return time.perf_counter() - start, means
 
 
 def main() -> None:
+    """Time both on the same images and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     for name, value in (("images", 1000), ("size", 256), ("threads", 1), ("batch", 32), ("rounds", 3)):
         parser.add_argument(f"--{name}", type=int, default=value)
@@ -75,8 +79,9 @@ def main() -> None:
 def report(
     arguments: argparse.Namespace, rounds: list[tuple[tuple[float, Means], tuple[float, Means]]]
 ) -> None:
+    """Print times, scores and the ratio of times; raises if the scores differ."""
     table = Table(title=f"{arguments.images} images of {arguments.size}², {arguments.threads} thread(s)")
-    for column in ("", "ms an image", "Dice", "E max", "S"):
+    for column in ("", "ms per image", "Dice", "E max", "S"):
         table.add_column(column, justify="right" if column else "left")
     for name, runs in zip(("pysodmetrics", "ttdg"), zip(*rounds, strict=True), strict=True):
         median, means = statistics.median(seconds for seconds, _ in runs), runs[0][1]
@@ -87,7 +92,7 @@ def report(
     for field in ("dice", "alignment", "structure"):
         torch.testing.assert_close(getattr(our, field), getattr(peer, field), rtol=0, atol=1e-5)
     verdict = (
-        f"{ratio:.1f} times as fast, median of {len(rounds)} rounds (asked: 5); the values agree to 1e-5."
+        f"{ratio:.1f} times as fast, median of {len(rounds)} rounds (target: 5); the scores agree to 1e-5."
     )
     Console().print(table, verdict)
 

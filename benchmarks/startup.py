@@ -1,4 +1,4 @@
-"""How long `ttdg --help` takes to answer: median of several runs, beside a bare interpreter in the same run.
+"""Measures the start-up time of `ttdg --help`: median of several runs, compared with a bare Python interpreter.
 
 python benchmarks/startup.py [--repeats 7]
 """
@@ -11,6 +11,7 @@ import time
 
 
 def seconds(command: list[str], repeats: int) -> float:
+    """Median wall-clock time of a command in seconds."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -20,6 +21,7 @@ def seconds(command: list[str], repeats: int) -> float:
 
 
 def main() -> None:
+    """Time `--help` of some commands."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -27,8 +29,8 @@ def main() -> None:
     repeats = parser.parse_args().repeats
     bare = seconds([sys.executable, "-c", "pass"], repeats)
     for command in (["--help"], ["train", "--help"], ["data", "check", "--help"]):
-        own = seconds([sys.executable, "-m", "ttdg", *command], repeats)
-        print(f"ttdg {' '.join(command)}: {own:.2f} s (bare interpreter {bare:.2f} s)")
+        time_of_help = seconds([sys.executable, "-m", "ttdg", *command], repeats)
+        print(f"ttdg {' '.join(command)}: {time_of_help:.2f} s (bare interpreter {bare:.2f} s)")
 
 
 if __name__ == "__main__":

@@ -10,8 +10,11 @@ stays in one folder for a while.
 
 import argparse
 import contextlib
+import importlib
 import io
 import itertools
+import operator
+import pkgutil
 import sys
 import tempfile
 import threading
@@ -29,7 +32,7 @@ synthetic: {variant: fundus, cases: 6, size: 64}
 size: 64
 sites: [north, harbour]
 seeds: [0]
-recipe: {encoder: light, optimiser: adamw, lr: 0.003, steps: 2, batch: 2, universe: 0}
+recipe: {encoder: light, optimiser: adamw, lr: 0.003, steps: 2, batch: 2}
 experiments:
   - {name: walk, protocol: leave-one-out, targets: [harbour], methods: [source, norm], limit: 2}
 """
@@ -64,6 +67,14 @@ class Trace:
             folder = path.parts[0] if len(path.parts) > 1 else "ttdg"
             found.append((folder, f"{path}:{code.co_qualname}"))
         return found
+
+
+def import_everything() -> None:
+    """Import every module, so that class bodies and imports are not part of the trace."""
+    for module in pkgutil.walk_packages([str(ROOT)], "ttdg."):
+        if not module.name.endswith("__main__"):
+            with contextlib.suppress(ModuleNotFoundError):  # triton is absent on CPU machines
+                importlib.import_module(module.name)
 
 
 def command(arguments: list[str]) -> None:
@@ -122,6 +133,7 @@ def main() -> None:
     parser.add_argument("--only", choices=WALKS)
     parser.add_argument("--steps", action="store_true", help="print every run of functions")
     arguments = parser.parse_args()
+    import_everything()
     for name in [arguments.only] if arguments.only else list(WALKS):
         with tempfile.TemporaryDirectory() as folder:
             run, trace = WALKS[name](Path(folder)), Trace()
@@ -132,7 +144,7 @@ def main() -> None:
         files = len({where.split(":")[0] for _, where in visits})
         print(f"{name}: {len(visits)} functions in {files} files, {changes} changes of folder")
         for package, group in (
-            itertools.groupby(visits, key=lambda visit: visit[0]) if arguments.steps else ()
+            itertools.groupby(visits, key=operator.itemgetter(0)) if arguments.steps else ()
         ):
             print(f"  {package}: {', '.join(where.split('/', 1)[-1] for _, where in group)}")
 

@@ -1,9 +1,12 @@
-"""Other judges on kept evidence: `python experiments/judge_replay.py evidence [--nested]`. No GPU, no images.
+"""Try rules of choice on saved evidence, without images or a GPU.
 
-For each model and kind of evidence a regressor is fitted on what the model did at its sources, as `ttdg fit-judge`
-does, and asked about the targets: the gain over `source` by rule (margin, doubt), the mean over transfers with an
-interval that resamples them, and the worst. With --nested, a model of several sources also learns from what
-single-source models of the same seed did between those sources: real shifts, and still no target.
+    python experiments/judge_replay.py evidence [--nested]
+
+For each model and kind of evidence, a regressor is fitted on the evidence of the source sites, as `ttdg fit-judge`
+does, and applied to the target sites. The tables show the gain over `source` of each rule (margin, deviations): the
+mean over transfers with an interval that resamples transfers, and the worst transfer. With --nested, the regressor of
+a model with several source sites is also fitted on the evidence of single-source models of the same seed between those
+sites. These are real shifts, and still no target site is used.
 """
 
 import argparse
@@ -18,16 +21,17 @@ import torch
 from torch import Tensor
 
 from ttdg.adaptation.judge.candidates import candidates_of
-from ttdg.adaptation.judge.fit import EvidenceTable, Tables, concatenated, inputs
+from ttdg.adaptation.judge.evidence import EvidenceTable, EvidenceTables, concatenate_tables
+from ttdg.adaptation.judge.fit import regression_data
 from ttdg.adaptation.judge.method import FALLBACK, UNIVERSES, EvidenceKind, choose
-from ttdg.adaptation.judge.readings import SETS
+from ttdg.adaptation.judge.readings import READING_SETS
 from ttdg.adaptation.judge.regressor import Prediction, fit_regressor
 from ttdg.evaluation.statistics import bootstrap
 
-RULES = list(product((0.02, 0.05, 0.1), (0.0, 0.5, 1.0)))
-READINGS = SETS["four"]
+RULES = list(product((0.02, 0.05, 0.1), (0.0, 0.5, 1.0)))  # (margin, deviations)
+READINGS = READING_SETS["four"]
 NAMES = [candidate.name for candidate in candidates_of(READINGS)]
-PLAIN = len(candidates_of(READINGS, fused=False))
+UNFUSED = len(candidates_of(READINGS, fused=False))
 METHODS: dict[EvidenceKind, str] = {
     "all": "judge",
     "universe": "universe",
@@ -37,7 +41,8 @@ METHODS: dict[EvidenceKind, str] = {
 }
 
 
-def read(path: Path) -> Tables:
+def read_tables(path: Path) -> EvidenceTables:
+    """Read tables saved by judge_evidence.py."""
     values = dict(np.load(path))
     tables = {}
     for universe in UNIVERSES:
@@ -47,66 +52,69 @@ def read(path: Path) -> Tables:
             if key.startswith(f"{universe} ")
         }
         dice, hospital = own.pop("dice"), own.pop("hospital").long()
-        tables[universe] = EvidenceTable(own, dice, hospital, PLAIN)
+        tables[universe] = EvidenceTable(own, dice, hospital, UNFUSED)
     return tables
 
 
-def nested(folder: Path, model: str) -> list[Tables]:
-    """Transfers of single-source models (of the same seed) between this model's own sources."""
+def nested(folder: Path, model: str) -> list[EvidenceTables]:
+    """Evidence of single-source models of the same seed, on the other source sites of this model."""
     benchmark, rest = model.split("-from-")
     names, seed = rest.rsplit("-", 1)
     sources = names.split("_")
     pairs = [(a, b) for a in sources for b in sources if a != b]
     paths = [folder / f"{benchmark}-from-{a}-{seed}.to.{b}.4.npz" for a, b in pairs]
-    return [read(path) for path in paths if path.exists()]
+    return [read_tables(path) for path in paths if path.exists()]
 
 
-def verdicts(folder: Path, with_nested: bool) -> Iterator[tuple[str, EvidenceKind, Prediction, Tensor]]:
-    """(model, kind, what was expected at a target, Dice of every candidate and region), in batches of 4."""
+def target_predictions(
+    folder: Path, with_nested: bool
+) -> Iterator[tuple[str, EvidenceKind, Prediction, Tensor]]:
+    """For each model, kind and target: the predictions and the Dice of every candidate and region, in batches of 4."""
     for source in sorted(folder.glob("*.source.npz")):
         model = source.name.removesuffix(".source.npz")
-        fitted = concatenated([read(source), *(nested(folder, model) if with_nested else ())])
+        fitted = concatenate_tables([read_tables(source), *(nested(folder, model) if with_nested else ())])
         seed = int(model.rsplit("seed", 1)[1])
         for kind in get_args(EvidenceKind):
-            x, dice, _ = inputs(fitted, kind)
+            x, dice, _ = regression_data(fitted, kind)
             regressor = fit_regressor(x, dice, fitted["learned"].hospital, seed=seed)
             for path in sorted(folder.glob(f"{model}.to.*.4.npz")):
-                x, dice, _ = inputs(read(path), kind)
+                x, dice, _ = regression_data(read_tables(path), kind)
                 yield model, kind, regressor.predict(x), dice
 
 
 def interval(gains: list[float]) -> str:
-    """The mean over transfers, and 95 % of what other draws of transfers would give."""
+    """The mean over transfers with its 95 % bootstrap interval."""
     low, high = bootstrap([np.array([gain]) for gain in gains], resample_images=False, draws=10_000)
     return f"{np.mean(gains):+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
-def rules(folder: Path, with_nested: bool) -> None:
-    """Gain over `source` by rule: mean over transfers with an interval that resamples them, and the worst."""
+def print_rules(folder: Path, with_nested: bool) -> None:
+    """Print one table for each benchmark: the gain over `source` of each rule."""
     fallback, gains = NAMES.index(FALLBACK), defaultdict(list)
-    for model, kind, said, dice in verdicts(folder, with_nested):
+    for model, kind, predicted, dice in target_predictions(folder, with_nested):
         scores = dice.mean(2)
-        for margin, doubt in RULES:
-            chosen = choose(said.members, fallback, margin, doubt)
+        for margin, deviations in RULES:
+            chosen = choose(predicted.members, fallback, margin, deviations)
             gain = scores[torch.arange(len(scores)), chosen] - scores[:, 0]
-            gains[model.split("-")[0], kind, margin, doubt].append(100 * float(gain.mean()))
+            gains[model.split("-")[0], kind, margin, deviations].append(100 * float(gain.mean()))
     for benchmark in sorted({key[0] for key in gains}):
         print(f"\n**{benchmark}**\n")
         print(
-            "| margin | doubt | judge | worst | universe | worst | − random universe | judge − no universe |"
+            "| margin | deviations | judge | worst | universe | worst | − random universe | judge − no universe |"
         )
         print("|---|---|---|---|---|---|---|---|")
-        for margin, doubt in RULES:
-            mine = {kind: gains[benchmark, kind, margin, doubt] for kind in METHODS}
+        for margin, deviations in RULES:
+            by_kind = {kind: gains[benchmark, kind, margin, deviations] for kind in METHODS}
             cells = []
             for kind in ("all", "universe"):
-                cells += [interval(mine[kind]), f"{min(mine[kind]):+.1f}"]
+                cells += [interval(by_kind[kind]), f"{min(by_kind[kind]):+.1f}"]
             for a, b in (("universe", "random-universe"), ("all", "no-universe")):
-                cells.append(interval([x - y for x, y in zip(mine[a], mine[b], strict=True)]))
-            print(f"| {margin} | {doubt} | {' | '.join(cells)} |")
+                cells.append(interval([x - y for x, y in zip(by_kind[a], by_kind[b], strict=True)]))
+            print(f"| {margin} | {deviations} | {' | '.join(cells)} |")
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -114,7 +122,7 @@ def main() -> None:
     parser.add_argument("--nested", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rules(options.evidence, options.nested)
+    print_rules(options.evidence, options.nested)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What changes when a benchmark is run again: two runs' records side by side, as Markdown.
+"""Compare the records of two runs of the same benchmark, as Markdown.
 
     python experiments/rerun.py before/docs/records/polyp-methods docs/records/polyp-methods
 
-Scorings that both have (the same job, options and model weights) are compared image by image. GPUs do not add up
-gradients in one order, and some methods make much of the last bit.
+Scorings that both runs have (same job, options and model weights) are compared image by image. GPUs add gradients in
+a varying order, and some methods amplify the resulting differences in the last bit.
 """
 
 import argparse
@@ -18,12 +18,13 @@ IMAGE = ["job", "target", "site", "case", "region"]
 
 
 def dice(table: RunTable, name: str) -> pl.DataFrame:
+    """Return the Dice of every image and region as column `name`."""
     rows = table.rows.with_columns(pl.col(*IMAGE, "metric").cast(pl.String))
     return rows.filter(pl.col("metric") == "dice").select(*IMAGE, pl.col("value").alias(name))
 
 
 def shared(before: RunTable, after: RunTable) -> pl.DataFrame:
-    """job, method and batch of the scorings that answer the same question with the same model."""
+    """Return job, method and batch of the scorings that both runs made with the same options and model."""
     lines = []
     for key in before.about.keys() & after.about.keys():
         job, old, new = after.run.jobs[key], before.about[key], after.about[key]
@@ -33,11 +34,13 @@ def shared(before: RunTable, after: RunTable) -> pl.DataFrame:
 
 
 def compare(before: RunTable, after: RunTable) -> pl.DataFrame:
-    """By method and batch size: scorings, those without a difference, and the differences in points of Dice."""
-    each = dice(before, "old").join(dice(after, "new"), on=IMAGE).join(shared(before, after), on="job")
-    apart = 100 * (pl.col("new") - pl.col("old"))
-    by_job = each.group_by("method", "batch", "job").agg(
-        (apart == 0).all().alias("same"), apart.abs().max().alias("largest"), apart.mean().alias("moved")
+    """Return the number of scorings, of identical ones, and Dice differences, by method and batch size."""
+    paired = dice(before, "old").join(dice(after, "new"), on=IMAGE).join(shared(before, after), on="job")
+    difference = 100 * (pl.col("new") - pl.col("old"))
+    by_job = paired.group_by("method", "batch", "job").agg(
+        (difference == 0).all().alias("same"),
+        difference.abs().max().alias("largest"),
+        difference.mean().alias("moved"),
     )
     return by_job.group_by("method", "batch").agg(
         pl.len().alias("scorings"), pl.col("same").sum(), pl.col("largest").max(), pl.col("moved").mean(),
@@ -46,6 +49,7 @@ def compare(before: RunTable, after: RunTable) -> pl.DataFrame:
 
 
 def main() -> None:
+    """Parse the command line and print the comparison."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -54,7 +58,7 @@ def main() -> None:
     options = parser.parse_args()
     before, after = read_table(options.before), read_table(options.after)
     if not before.about.keys() & after.about.keys():
-        parser.error("these runs have no scoring in common")
+        parser.error("these runs have no scoring in common; name two runs of the same benchmark")
     models = {
         (about["model"], after.about[key]["model"])
         for key, about in before.about.items()

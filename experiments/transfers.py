@@ -1,11 +1,11 @@
-"""Gains over `source` by transfer, all protocols of a benchmark together, as Markdown.
+"""Gains over `source` by transfer, over all protocols of a benchmark, as Markdown.
 
     python experiments/transfers.py docs/records/polyp docs/records/fundus --only multi-source --only "single source"
 
-From packed records of `ttdg bench`; `--only` names experiments of the run, by default all. A transfer is a set of
-source sites and a target; its gain is the mean over images, each averaged over training seeds. Intervals resample
-transfers; harm is the share of images that lose more than 5 Dice; the last table asks whether the Dice a method
-expects of its own answers is to be believed.
+The input is packed records of `ttdg bench`; `--only` selects experiments of the run, by default all. A transfer is a
+set of source sites and a target. Its gain is the mean over images, each averaged over training seeds. Intervals
+resample transfers. Harm is the share of images that lose more than 5 Dice points. The last table compares the Dice that
+a method predicts for its own answers with the true Dice.
 """
 
 import argparse
@@ -20,10 +20,16 @@ import numpy as np
 import polars as pl
 from scipy.stats import spearmanr
 
-from ttdg.bench.results import SETTING, only, read_table
+from ttdg.bench.results import SETTING_COLUMNS, read_table, select_experiments
 from ttdg.evaluation.statistics import bootstrap, harm
-from ttdg.report.aggregate import IMAGE, by_transfer, differences, image_dice, with_settings
-from ttdg.report.write import insert
+from ttdg.report.aggregate import (
+    IMAGE_COLUMNS,
+    dice_differences,
+    image_dice,
+    join_settings,
+    transfer_differences,
+)
+from ttdg.report.write import insert_tables
 
 PAIRS = (
     ("universe", "universe, random universe"), ("judge", "judge, no universe"), ("universe", "flip averaging"),
@@ -32,26 +38,34 @@ PAIRS = (
     *(("universe-gradient", f"universe-gradient, {without}")
       for without in ("random universe", "no universe", "no class mask", "pairwise", "no consensus")),
 )  # fmt: skip
-KEYS = [*SETTING, *IMAGE]
+KEYS = [*SETTING_COLUMNS, *IMAGE_COLUMNS]
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    images: pl.DataFrame  # KEYS and dice, in percent
-    said: pl.DataFrame  # KEYS, expected and half_width, where a method judges its answers
+    """Dice of every image, and the Dice that methods predict for their own answers.
+
+    Attributes:
+        images: Columns KEYS and dice, in percent.
+        predicted: Columns KEYS, expected and half_width, for methods that predict their Dice.
+    """
+
+    images: pl.DataFrame
+    predicted: pl.DataFrame
 
 
 def from_records(folder: Path, experiments: Sequence[str]) -> Benchmark:
+    """Read the named experiments of a run; no names means all."""
     table = read_table(folder)
-    table = only(table, experiments) if experiments else table
-    beside = pl.col("metric").cast(pl.String)
-    said = table.rows.with_columns(beside).filter(beside.is_in(["expected", "half_width"]))
-    wide = said.pivot("metric", index=["job", *IMAGE], values="value")
-    return Benchmark(image_dice(table), with_settings(table, wide))
+    table = select_experiments(table, experiments) if experiments else table
+    metric = pl.col("metric").cast(pl.String)
+    predicted = table.rows.with_columns(metric).filter(metric.is_in(["expected", "half_width"]))
+    wide = predicted.pivot("metric", index=["job", *IMAGE_COLUMNS], values="value")
+    return Benchmark(image_dice(table), join_settings(table, wide))
 
 
 def interval(gains: Sequence[float]) -> str:
-    """The mean over transfers, and 95 % of what other draws of transfers would give."""
+    """Return the mean over transfers with a 95 % interval, which resamples transfers."""
     if len(gains) < 2:
         return "–"
     low, high = bootstrap([np.array([gain]) for gain in gains], resample_images=False, draws=10_000)
@@ -59,10 +73,12 @@ def interval(gains: Sequence[float]) -> str:
 
 
 def means(paired: pl.DataFrame, method: str) -> dict[str, float]:
-    return {t.name: float(t.differences.mean()) for t in by_transfer(paired, method)}
+    """Return the mean gain of a method for each transfer."""
+    return {t.name: float(t.differences.mean()) for t in transfer_differences(paired, method)}
 
 
 def gains(paired: pl.DataFrame, name: str, batch: int) -> None:
+    """Print the gains of all methods, best first."""
     print(f"\n**{name}, batch {batch}**\n")
     print(
         "| method | transfers × seeds | Δ Dice [95 %] | worst transfer | images harmed |\n|---|---|---|---|---|"
@@ -72,13 +88,14 @@ def gains(paired: pl.DataFrame, name: str, batch: int) -> None:
         mine = means(paired, method)
         seeds = paired.filter(pl.col("method") == method)["seed"].n_unique()
         worst = min(mine, key=lambda transfer: mine[transfer])
-        lost = 100 * harm(np.concatenate([t.by_seed for t in by_transfer(paired, method)]), 5.0)
+        lost = 100 * harm(np.concatenate([t.by_seed for t in transfer_differences(paired, method)]), 5.0)
         cells = [f"{len(mine)} × {seeds}", interval(list(mine.values())), f"{mine[worst]:+.1f} ({worst})"]
         rows.append((np.mean(list(mine.values())), f"| {method} | {' | '.join(cells)} | {lost:.1f} % |"))
     print("\n".join(row for _, row in sorted(rows, key=lambda row: -row[0])))
 
 
 def compared(runs: dict[str, pl.DataFrame], batch: int) -> None:
+    """Print the difference between the two methods of each pair in PAIRS."""
     lines = [
         f"\n| difference, batch {batch} | {' | '.join(runs)} | all |",
         f"|---|{'---|' * (len(runs) + 1)}",
@@ -95,8 +112,9 @@ def compared(runs: dict[str, pl.DataFrame], batch: int) -> None:
         print("\n".join(lines))
 
 
-def believed(benchmark: Benchmark, name: str, batch: int) -> None:
-    both = benchmark.said.join(benchmark.images, on=KEYS)
+def predicted_dice(benchmark: Benchmark, name: str, batch: int) -> None:
+    """Print how well the predicted Dice ranks images, and how many true values its intervals contain."""
+    both = benchmark.predicted.join(benchmark.images, on=KEYS)
     for method in ("judge", "universe"):
         mine = both.filter((pl.col("method") == method) & (pl.col("batch") == batch))
         if not len(mine):
@@ -109,70 +127,76 @@ def believed(benchmark: Benchmark, name: str, batch: int) -> None:
         print(f"| {method} | {name} | {batch} | {overall:.2f} | {within:.2f} | {100 * inside.mean():.0f} % |")
 
 
-def each(benchmark: Benchmark, name: str) -> None:
-    """What `judge` expected of each transfer at batch 4, and what came."""
-    both = benchmark.said.join(benchmark.images, on=KEYS).filter(
+def predicted_by_transfer(benchmark: Benchmark, name: str) -> None:
+    """Print predicted and true Dice of `judge` for each transfer at batch 4."""
+    both = benchmark.predicted.join(benchmark.images, on=KEYS).filter(
         (pl.col("method") == "judge") & (pl.col("batch") == 4)
     )
     for (sources, target), mine in sorted(both.group_by(["sources", "target"]), key=lambda part: part[0]):
         off = np.abs(mine["expected"].to_numpy() - mine["dice"].to_numpy() / 100)
         covered = 100 * (off <= mine["half_width"].to_numpy()).mean()
         ranks = [spearmanr(part["expected"], part["dice"])[0] for _, part in mine.group_by("seed")]
-        said = f"{100 * mine['expected'].mean():.1f} | {mine['dice'].mean():.1f}"
+        values = f"{100 * mine['expected'].mean():.1f} | {mine['dice'].mean():.1f}"
         print(
-            f"| {name} | {sources} → {target} | {said} | {covered:.0f} % | {np.mean(np.nan_to_num(ranks)):.2f} |"
+            f"| {name} | {sources} → {target} | {values} | {covered:.0f} % | {np.mean(np.nan_to_num(ranks)):.2f} |"
         )
 
 
 def main() -> None:
+    """Parse the command line and print the tables, or insert them into a file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("records", type=Path, nargs="+")
-    parser.add_argument("--only", action="append", default=[], help="experiment of the run; several times")
     parser.add_argument(
-        "--each", action="store_true", help="what `judge` expects, transfer by transfer, instead"
+        "--only", action="append", default=[], help="use only this experiment; may be repeated"
     )
-    parser.add_argument("--into", type=Path, help="text to put the tables into, between its two marks")
     parser.add_argument(
-        "--name", default="transfers", help="of these marks: <!-- ttdg report NAME --> and its end"
+        "--each", action="store_true", help="print instead the Dice that `judge` predicts for each transfer"
+    )
+    parser.add_argument(
+        "--into", type=Path, help="Markdown file to insert the tables into, between its two marks"
+    )
+    parser.add_argument(
+        "--name", default="transfers", help="name in these marks: <!-- ttdg report NAME --> and its end"
     )
     options = parser.parse_args()
-    found = {folder.name: from_records(folder, options.only) for folder in options.records}
+    benchmarks = {folder.name: from_records(folder, options.only) for folder in options.records}
     if options.each:
         print(
             "| benchmark | transfer | expected Dice | Dice | covered | rank correlation |\n|---|---|---|---|---|---|"
         )
-        for name, benchmark in found.items():
-            each(benchmark, name)
+        for name, benchmark in benchmarks.items():
+            predicted_by_transfer(benchmark, name)
         return
     if options.into is None:
-        tables(found)
+        tables(benchmarks)
         return
     with redirect_stdout(io.StringIO()) as text:
-        tables(found)
-    insert(options.into, options.name, text.getvalue().strip() + "\n")
+        tables(benchmarks)
+    insert_tables(options.into, options.name, text.getvalue().strip() + "\n")
 
 
-def tables(found: dict[str, Benchmark]) -> None:
+def tables(benchmarks: dict[str, Benchmark]) -> None:
+    """Print all tables."""
     for batch in (4, 1):
         runs = {}
-        for name, benchmark in found.items():
+        for name, benchmark in benchmarks.items():
             here = (pl.col("batch") == batch) & (pl.col("stream") == "online")
-            paired = differences(benchmark.images.filter(here), "source")
+            paired = dice_differences(benchmark.images.filter(here), "source")
             runs[name] = paired.filter(pl.col("method") != "source")
             if len(runs[name]):
                 gains(runs[name], name, batch)
         compared(runs, batch)
-    if all(benchmark.said.is_empty() for benchmark in found.values()):
+    if all(benchmark.predicted.is_empty() for benchmark in benchmarks.values()):
         return
     print(
         "\n| method | benchmark | batch | rank correlation, all images | within a transfer | 80 % intervals cover |"
     )
     print("|---|---|---|---|---|---|")
-    for name, benchmark in found.items():
+    for name, benchmark in benchmarks.items():
         for batch in (4, 1):
-            believed(benchmark, name, batch)
+            predicted_dice(benchmark, name, batch)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from PIL import Image
 
 from ttdg.bench.config import parse_config
 from ttdg.bench.folder import RunFolder
-from ttdg.bench.plan import plan_jobs, survey
+from ttdg.bench.plan import plan_jobs, summarise_data
 from ttdg.bench.run import run_jobs
 from ttdg.bench.run_file import RunPlan, write_run
 from ttdg.bench.worker import run_job
@@ -69,7 +69,7 @@ EXPERIMENT = {"name": "main", "protocol": "leave-one-out", "methods": ["source",
 
 @pytest.fixture(scope="session")
 def world(discs):
-    return survey(load_benchmark(None, discs), find_sites(discs))
+    return summarise_data(load_benchmark(None, discs), find_sites(discs))
 
 
 @pytest.fixture

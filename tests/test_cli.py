@@ -1,3 +1,5 @@
+import errno
+import os
 import re
 import shutil
 import subprocess
@@ -49,8 +51,57 @@ def test_a_users_mistake_is_one_sentence_without_a_traceback(monkeypatch, capsys
     assert re.fullmatch(r"ttdg: no checkpoint at nowhere: [^\n]*\n", capsys.readouterr().err)
 
 
+def test_a_path_that_cannot_be_written_is_one_sentence_without_a_traceback(monkeypatch, capsys):
+    def fail():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), "some/file")
+
+    monkeypatch.setattr("ttdg.cli.app", fail)
+    with pytest.raises(SystemExit) as exit:
+        main()
+    assert exit.value.code == 2
+    assert capsys.readouterr().err == (
+        "ttdg: cannot use some/file (File exists); check the path and permissions\n"
+    )
+
+
+def test_other_errors_of_the_operating_system_keep_their_traceback(monkeypatch):
+    def fail():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "some/file")
+
+    monkeypatch.setattr("ttdg.cli.app", fail)
+    with pytest.raises(FileNotFoundError):
+        main()
+
+
+@pytest.mark.parametrize(
+    "command", [("predict", "-i", "."), ("demo",), ("data", "synth"), ("prior", "inspect", "demo", ".")]
+)
+def test_an_output_folder_that_cannot_be_written_is_refused_at_once(command, tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    name = () if command[:2] == ("data", "synth") else ("-o",)
+    for out, words in ((file, "is a file; name a folder"), (file / "inside", "cannot write to")):
+        assert words in str(run(*command, *name, out).exception)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_place_is_refused(tmp_path):
+    tmp_path.chmod(0o500)
+    assert "cannot write to" in str(run("predict", "-i", ".", "-o", tmp_path / "out").exception)
+    tmp_path.chmod(0o700)
+
+
+def test_a_wrong_device_or_number_of_workers_is_one_sentence(model, discs, tmp_path):
+    common = ("predict", "-m", model, "-i", discs / "west" / "images", "-o", tmp_path / "out")
+    assert "unknown device 'banana'" in str(run(*common, "--device", "banana").exception)
+    result = run(*common, "--workers", "-3")
+    assert result.exit_code == 2
+    assert "Invalid value for '--workers'" in result.output
+    assert "Traceback" not in result.output
+
+
 def test_evaluate_takes_the_options_a_search_chose(model, discs, tmp_path):
-    """As if they were given by hand."""
+    """The result equals that of the same options given with `--set`."""
     tuned = tmp_path / "tuned.yaml"
     methods = "{alpha-bn: {chosen: {alpha: 1.0}, dice: 90, trials: []}}"
     tuned.write_text(f"model: {read_card(model).sha256}\nsources: [east]\nmethods: {methods}")
@@ -62,7 +113,7 @@ def test_evaluate_takes_the_options_a_search_chose(model, discs, tmp_path):
         )
         assert result.exit_code == 0, result.output
         rows[name] = [line.rsplit(",", 1)[0] for line in (out / "records.csv").read_text().splitlines()]
-    assert rows["tuned"] == rows["set"]  # but for the seconds, the last column
+    assert rows["tuned"] == rows["set"]  # except for the seconds in the last column
     assert rows["tuned"] != rows["default"]
 
 
@@ -108,12 +159,14 @@ def test_an_unknown_site_is_answered_with_the_known_ones(model, discs):
     assert "did you mean 'west'" in str(run("evaluate", "-m", model, "-d", discs, "--site", "wset").exception)
 
 
-def test_predict_ends_with_the_manifest_and_says_what_was_set_aside(model, discs, tmp_path):
+def test_predict_prints_the_model_the_method_and_the_manifest(model, discs, tmp_path):
     result = run(
         "predict", "-m", model, "-i", discs / "west" / "images", "-o", tmp_path / "out", "--device", "cpu"
     )
     assert result.exit_code == 0, result.output
     assert "10 segmented, 0 kept" in result.output
+    assert f"model {model} (" in result.output
+    assert "method source with no options" in result.output
 
 
 def test_info_describes_the_model_and_the_installation(model):

@@ -4,21 +4,24 @@
 
     model = ttdg.load("demo")
     adapter = ttdg.adapt(model, "tent")
-    logits = adapter(images)          # adapts to these images, then answers them
-    adapter.reset()                   # the source model again, bit for bit
+    logits = adapter(images)          # adapts to these images and returns their logits
+    adapter.reset()                   # restores the source model exactly
 
-Names are imported when they are first used, so that `import ttdg` costs nothing.
+* `adapt`: wraps a network or model in a test-time adaptation method.
+* `load`: reads a checkpoint folder, or an included model by name.
+* `METHODS`: all methods by name.
+* `Segmenter`, `NetworkSpec`: the segmentation network and its settings.
+
+Names are imported at first use, so that `import ttdg` is fast.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ttdg.adaptation import METHODS as METHODS
-    from ttdg.adaptation import adapt as adapt
-    from ttdg.checkpoints import load as load
-    from ttdg.networks import NetworkSpec as NetworkSpec
-    from ttdg.networks import Segmenter as Segmenter
+    from ttdg.adaptation import METHODS, adapt
+    from ttdg.checkpoints import load
+    from ttdg.networks import NetworkSpec, Segmenter
 
 __version__ = "0.1.0"
 

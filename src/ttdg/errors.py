@@ -1,15 +1,20 @@
-"""What the user can mend: shown as one sentence, without a traceback."""
+"""Errors that the user can correct. The command line shows them without a traceback."""
+
+from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """Bad input, said in words: what is wrong, where, and what to do next."""
+    """Invalid input. The message says what is wrong, where, and how to correct it."""
 
 
-def suggestion(name: str, known: object) -> str:
-    """'; did you mean X?' for a name close to a known one, in whatever case, then the known names."""
+def suggestion(name: str, known: Iterable[object]) -> str:
+    """Text for the end of an error message about an unknown name: the closest known name, then all known names.
+
+    Case is ignored. Without a close match the text contains the known names only.
+    """
     import difflib
 
-    names = sorted(str(item) for item in known)  # type: ignore[attr-defined]
+    names = sorted(str(item) for item in known)
     by_lower = {item.lower(): item for item in names}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1)
     return (f"; did you mean {by_lower[close[0]]!r}?" if close else "") + f" (known: {', '.join(names)})"

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all."""
+"""Atomic writes: a file or folder appears at its path only when it is complete."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` to write to; it becomes `path` only if the block ends well."""
+    """A temporary path to write to. It is renamed to `path` if the block ends without an exception."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
     os.close(handle)
@@ -27,14 +27,14 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path` to fill; it becomes `path` (replacing an older one) only at the end."""
+    """A temporary folder to fill. It replaces `path` if the block ends without an exception."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}-"))
     try:
         yield temporary
         mask = _umask()
         os.chmod(temporary, 0o777 & ~mask)
-        for file in temporary.rglob("*"):  # some libraries write what their user alone may read
+        for file in temporary.rglob("*"):  # some libraries write files that only their owner may read
             os.chmod(file, (0o777 if file.is_dir() else 0o666) & ~mask)
         if path.exists():
             old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}-old-"))
@@ -48,6 +48,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 text file atomically."""
     with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 

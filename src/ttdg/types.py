@@ -1,5 +1,8 @@
-"""The values that travel between layers. One alphabet of shapes everywhere:
-m graphs, n nodes, h node width, d universe, b images, c channels or classes, r regions."""
+"""Value types that are shared by several packages.
+
+Shape annotations use the same letters everywhere: m graphs, n nodes, h node width, d universe points, b images,
+c channels or classes, r regions.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,14 +12,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 Regions = Mapping[str, tuple[int, ...]]
-"""What is scored: a name and the labels it unites, e.g. {"disc": (1, 2), "cup": (2,)}."""
+"""Maps the name of a scored region to the labels that form it, e.g. {"disc": (1, 2), "cup": (2,)}."""
 
 
 @dataclass(frozen=True)
 class GraphBatch:
-    """`m` graphs, padded to `n` nodes each: 𝒢_i = (𝒱_i, 𝒜_i) with labels Y_i.
+    """A batch of `m` graphs 𝒢_i = (𝒱_i, 𝒜_i) with node labels Y_i, padded to `n` nodes each.
 
-    Padding is inert: rows outside `mask` change no result and receive no gradient.
+    Padded rows, where `mask` is False, affect no result and receive no gradient.
     """
 
     nodes: Float[Tensor, "m n h"]  # 𝒱
@@ -27,7 +30,7 @@ class GraphBatch:
 
 @dataclass(frozen=True)
 class Batch:
-    """Images ready for a network, with what is known of them."""
+    """Normalised images with their case names and, if available, label masks."""
 
     images: Float[Tensor, "b c h w"]
     masks: Int[Tensor, "b h w"] | None
@@ -36,8 +39,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Part:
-    """What a method needs from source time besides the network: tensors, and the settings to build it from."""
+    """What a method needs besides the network, fitted on source images: tensors and settings."""
 
     tensors: Mapping[str, Tensor]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    fitted: Mapping[str, Any] = field(default_factory=dict)  # how, such as in how many steps; {} if unknown
+    fitted: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # how it was fitted, e.g. number of steps; {} if unknown

@@ -1,11 +1,12 @@
-"""What a method needs to run at all: a small network of the right kind, and the parts made for it.
+"""Small source models for the tests of methods: a network of the right kind, and the parts that the method needs.
 
-A method with `parts` is tested as soon as each of them has a maker here.
+The contract test covers a method with `parts` once each of them has a maker in `PART_MAKERS`.
 """
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import pytest
@@ -19,10 +20,10 @@ from ttdg.adaptation.judge.fit import fit_judge
 from ttdg.data import Arrays, Benchmark, Exact
 from ttdg.networks import NetworkSpec, Segmenter
 from ttdg.networks import pyramid as levels
-from ttdg.networks.heads.consistency import ElementWise
+from ttdg.networks.heads.consistency import ElementWiseNet
 from ttdg.networks.heads.denoiser import Denoiser
-from ttdg.networks.heads.noise import Discriminator
-from ttdg.networks.heads.shapes import ShapeHead, unit_norm
+from ttdg.networks.heads.noise import NoiseDiscriminator
+from ttdg.networks.heads.shapes import ShapeHead, clip_atom_norms
 from ttdg.prior import MorphologyPrior, prior_for
 from ttdg.types import Part
 
@@ -38,20 +39,24 @@ def a_denoiser(network: nn.Module) -> Part:
 
 def a_discriminator(network: nn.Module) -> Part:
     level = min(2, len(channels := pyramid(network)) - 1)
-    return Discriminator(channels[level], channels[level]).to_part(level)
+    return NoiseDiscriminator(channels[level], channels[level]).to_part(level)
 
 
 def a_shape_head(network: nn.Module) -> Part:
     labels = network(levels.noise_image(network)).shape[1]
     structures, head = (labels - 1, "softmax") if labels > 1 else (1, "sigmoid")
     made = ShapeHead(pyramid(network)[-1], labels, structures, 4)
-    made.atoms.copy_(torch.stack([unit_norm(torch.rand(made.atoms.shape[1:])) for _ in range(structures)]))
+    made.atoms.copy_(
+        torch.stack([clip_atom_norms(torch.rand(made.atoms.shape[1:])) for _ in range(structures)])
+    )
     return made.to_part(head)
 
 
 def a_consistency(network: nn.Module) -> Part:
-    made = ElementWise((pyramid(network)[-1],), 10)
-    made.weight.data.mul_(4.0)  # 4¹⁰: in an untrained network another style changes features by a millionth
+    made = ElementWiseNet((pyramid(network)[-1],), 10)
+    made.weight.data.mul_(
+        4.0
+    )  # ×4¹⁰ in ten layers: another style changes the features of an untrained network by 1e-6
     return made.to_part()
 
 
@@ -63,9 +68,9 @@ def a_judge(network: nn.Module) -> Part:
     return judge_of(network.spec.labels)
 
 
-@lru_cache
+@cache
 def judge_of(labels: int) -> Part:
-    """Fitted for a moment on noise. What a judge reads depends on the labels, not on the network's channels."""
+    """A judge fitted for one step on noise; it depends on the number of labels, not on the network's channels."""
     torch.manual_seed(labels)
     network = Segmenter(NetworkSpec(labels, "light"))
     names = ("background", *(f"structure {i}" for i in range(1, labels)))
@@ -80,9 +85,7 @@ def judge_of(labels: int) -> Part:
     return Part(judge.tensors, {name: value for name, value in judge.settings.items() if name != "prior"})
 
 
-PART_MAKERS: dict[
-    str, Callable[[nn.Module], Part]
-] = {  # random weights: enough for everything but good scores
+PART_MAKERS: dict[str, Callable[[nn.Module], Part]] = {  # with random weights
     "deynet": a_denoiser,
     "nc-ttt": a_discriminator,
     "tasd-r": a_shape_head,
@@ -92,8 +95,8 @@ PART_MAKERS: dict[
 }
 
 
-def elsewhere(network: nn.Module) -> nn.Module:
-    """Running statistics of another hospital, so that source and batch statistics differ."""
+def shifted_statistics(network: nn.Module) -> nn.Module:
+    """Randomise the running statistics and γ, so that source and batch statistics differ."""
     for layer in network.modules():
         if isinstance(layer, _BatchNorm):
             layer.running_mean.normal_()
@@ -105,7 +108,7 @@ def elsewhere(network: nn.Module) -> nn.Module:
 def plain_network(
     channels: int = 3, labels: int = 2, norm: Callable[[int], nn.Module] = nn.BatchNorm2d
 ) -> nn.Module:
-    """Any user's module: no encode, no decode."""
+    """A network without `encode` and `decode`."""
     return nn.Sequential(
         nn.Conv2d(channels, 8, 3, padding=1), norm(8), nn.ReLU(),
         nn.Conv2d(8, 8, 3, padding=1), norm(8), nn.ReLU(), nn.Conv2d(8, labels, 1),
@@ -113,7 +116,7 @@ def plain_network(
 
 
 class TinyUNet(nn.Module):
-    """Three levels, two halves, the names of a ResNet."""
+    """A U-Net of three levels with `encode` and `decode`; its stages have names of a ResNet."""
 
     def __init__(
         self, channels: int = 3, labels: int = 2, norm: Callable[[int], nn.Module] = nn.BatchNorm2d
@@ -145,7 +148,7 @@ class TinyUNet(nn.Module):
 
 @dataclass(frozen=True)
 class Ready:
-    """A source network and the parts fitted to it, as a loaded checkpoint would be."""
+    """A source network and its parts, with the interface of a loaded checkpoint."""
 
     network: nn.Module
     parts: Mapping[str, Part] = field(default_factory=dict)
@@ -154,12 +157,10 @@ class Ready:
         return adapt(self, method, **options)
 
 
-def build(name: str, channels: int = 3, labels: int = 2) -> Ready:
-    """What `name` needs: a U-Net with its parts, a network in two halves, or anything at all."""
+@cache
+def build_once(name: str, channels: int, labels: int) -> tuple[Ready, Tensor]:
+    """The source model for a method, and the state of torch's random generator after it was built."""
     method = METHODS[name]
-    missing = [part for part in method.parts if part not in PART_MAKERS]
-    if missing:
-        pytest.skip(f"no maker of the part {missing[0]!r} in tests/adaptation/conftest.py")
     torch.manual_seed(0)
     if method.parts:
         network: nn.Module = Segmenter(NetworkSpec(labels, "light", channels))
@@ -167,10 +168,22 @@ def build(name: str, channels: int = 3, labels: int = 2) -> Ready:
         network = TinyUNet(channels, labels)
     else:
         network = plain_network(channels, labels)
-    elsewhere(network).eval()
-    return Ready(network, {part: PART_MAKERS[part](network) for part in method.parts})
+    shifted_statistics(network).eval()
+    source = Ready(network, {part: PART_MAKERS[part](network) for part in method.parts})
+    return source, torch.get_rng_state()
+
+
+def build(name: str, channels: int = 3, labels: int = 2) -> Ready:
+    """Return a copy of the source model for a method: a U-Net with parts, a network in two halves, or any network."""
+    missing = [part for part in METHODS[name].parts if part not in PART_MAKERS]
+    if missing:
+        pytest.skip(f"no maker of the part {missing[0]!r} in tests/adaptation/conftest.py")
+    source, state = build_once(name, channels, labels)
+    torch.set_rng_state(state)  # tests draw the same numbers, however often the model was built before
+    return copy.deepcopy(source)
 
 
 @pytest.fixture(scope="session")
 def ready() -> Callable[..., Ready]:
+    """`ready(name, channels, labels)` returns a source model for the method."""
     return build

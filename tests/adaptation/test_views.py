@@ -2,23 +2,29 @@ import pytest
 import torch
 
 from ttdg.adaptation import losses
-from ttdg.adaptation.views import SIX, SQUARE, average_over_views, min_max_scaled, photometric_view
+from ttdg.adaptation.views import (
+    SIX_VIEWS,
+    SQUARE_VIEWS,
+    average_over_views,
+    min_max_scaled,
+    photometric_view,
+)
 from ttdg.data.transforms import blur
 
 
-@pytest.mark.parametrize("view", SQUARE, ids=str)
+@pytest.mark.parametrize("view", SQUARE_VIEWS, ids=str)
 def test_views_are_turned_back_exactly(view):
     x = torch.randn(2, 3, 5, 7)
-    assert torch.equal(view.back(view(x)), x)
+    assert torch.equal(view.inverse(view(x)), x)
 
 
 def test_the_symmetries_of_the_square_are_eight_and_the_six_are_among_them():
     x = torch.arange(16.0).view(1, 1, 4, 4)
-    assert len({tuple(view(x).flatten().tolist()) for view in SQUARE}) == 8
-    assert torch.equal(SIX[1](x), x.flip(-1))
-    assert torch.equal(SIX[2](x), x.flip(-2))
-    assert len(set(SIX)) == 6
-    assert set(SIX) <= set(SQUARE)
+    assert len({tuple(view(x).flatten().tolist()) for view in SQUARE_VIEWS}) == 8
+    assert torch.equal(SIX_VIEWS[1](x), x.flip(-1))
+    assert torch.equal(SIX_VIEWS[2](x), x.flip(-2))
+    assert len(set(SIX_VIEWS)) == 6
+    assert set(SIX_VIEWS) <= set(SQUARE_VIEWS)
 
 
 def test_the_mean_over_views_of_a_pixelwise_network_is_its_own_answer():

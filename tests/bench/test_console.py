@@ -1,10 +1,11 @@
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from ttdg.bench.console import RunningMeans, live, progress_view
+from ttdg.bench.console import RunningMeans, progress_display, progress_view
 from ttdg.bench.executors import Outcome
 from ttdg.bench.folder import RunFolder
 from ttdg.bench.request import PreparedRun, RunRequest
@@ -50,7 +51,7 @@ def test_the_picture_says_what_is_done_running_and_failed(half):
 def test_a_log_gets_one_line_a_job(finished, capsys):
     folder, run = finished
     schedule = Schedule(run.jobs, set())
-    with live(interactive=False) as watch:
+    with progress_display(interactive=False) as watch:
         tell = watch(PreparedRun(run, run.jobs, RunFolder(folder, folder, folder), 1, 0))
         tell(schedule)
         first, second = list(run.jobs)[:2]
@@ -88,3 +89,15 @@ def test_a_stale_run_is_left_as_it_is(tmp_path):
     with pytest.raises(UserError, match="made with record format 0"):
         run_benchmark(RunRequest(tmp_path / "t.yaml", tmp_path / "run"))
     assert (tmp_path / "run" / "run.json").read_text() == '{"format": 0}'
+
+
+def test_names_in_square_brackets_are_shown_and_not_taken_for_markup(finished):
+    folder, run = finished
+    label = "alpha-bn [alpha=0.1][/bold]"
+    entries = tuple(replace(entry, label=label, experiment="[red]e[/red]") for entry in run.entries)
+    board = RunningMeans(replace(run, entries=entries), RunFolder(folder, folder, folder / "models"))
+    schedule = Schedule(run.jobs, set(run.jobs))
+    board.update(schedule)
+    text = shown(progress_view(schedule, board, 1))
+    assert label in text
+    assert "[red]e[/red]" in text

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from ttdg.bench.executors import Executor, Options, make_executor
-from ttdg.bench.executors.local import Local, visible
+from ttdg.bench.executors import Executor, ExecutorOptions, make_executor
+from ttdg.bench.executors.local import LocalExecutor, visible_gpus
 from ttdg.bench.run import run_jobs
 from ttdg.errors import UserError
 
@@ -23,18 +23,20 @@ def until(condition, seconds=60.0):
 
 def test_an_unknown_executor_is_answered_with_the_known(place):
     with pytest.raises(UserError, match="did you mean 'local'"):
-        make_executor("locla", place, Options())
+        make_executor("locla", place, ExecutorOptions())
 
 
 @pytest.mark.parametrize(("name", "package"), [("slurm", "submitit"), ("ray", "ray")])
 def test_a_missing_package_is_said_with_how_to_get_it(place, monkeypatch, name, package):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UserError, match=rf"needs the package {package}: pip install 'ttdg\[cluster\]'"):
-        make_executor(name, place, Options())
+    with pytest.raises(
+        UserError, match=rf"needs the package {package}; install it with `pip install 'ttdg\[cluster\]'`"
+    ):
+        make_executor(name, place, ExecutorOptions())
 
 
 def test_a_job_that_cannot_be_read_is_a_failure_with_a_log_and_the_worker_lives(place):
-    executor = Local(place, 1)
+    executor = LocalExecutor(place, 1)
     assert isinstance(executor, Executor)
     try:
         executor.submit("a", {"kind": "none"})
@@ -51,7 +53,7 @@ def test_a_job_that_cannot_be_read_is_a_failure_with_a_log_and_the_worker_lives(
 
 
 def test_a_killed_worker_is_replaced_and_its_job_reported_lost(place):
-    executor = Local(place, 1)
+    executor = LocalExecutor(place, 1)
     try:
         executor.submit("a", {"kind": "none"})
         os.kill(executor.workers[0].process.pid, signal.SIGKILL)
@@ -65,7 +67,7 @@ def test_a_killed_worker_is_replaced_and_its_job_reported_lost(place):
 
 
 def test_a_worker_with_the_jobs_model_takes_it(place):
-    executor = Local(place, 2)
+    executor = LocalExecutor(place, 2)
     try:
         for key, model in (("a", "x"), ("b", "y")):
             executor.submit(key, {"kind": "none", "training": model})
@@ -85,7 +87,7 @@ def test_gpus_are_named_as_they_were_made_visible(monkeypatch, said, count, name
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if said is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", said)
-    assert visible(count) == named
+    assert visible_gpus(count) == named
 
 
 def complete(run, place, make):
@@ -96,7 +98,7 @@ def complete(run, place, make):
 
 @pytest.mark.slow
 def test_a_run_on_two_processes_is_complete_though_one_is_killed(started, place):
-    run, executor, killed = started(), Local(place, 2), []
+    run, executor, killed = started(), LocalExecutor(place, 2), []
 
     def kill():
         until(lambda: any(place.run.rglob("*.csv.gz")))
@@ -111,10 +113,10 @@ def test_a_run_on_two_processes_is_complete_though_one_is_killed(started, place)
 @pytest.mark.slow
 def test_a_run_through_submitit_is_complete(started, place):
     pytest.importorskip("submitit", reason="the slurm extra is not installed")
-    from ttdg.bench.executors.slurm import Slurm
+    from ttdg.bench.executors.slurm import SlurmExecutor
 
     run = started({"name": "one", "protocol": "leave-one-out", "targets": ["west"], "methods": ["source"]})
-    complete(run, place, lambda: Slurm(place, Options(workers=2), cluster="local"))
+    complete(run, place, lambda: SlurmExecutor(place, ExecutorOptions(workers=2), cluster="local"))
 
 
 @pytest.mark.slow
@@ -122,10 +124,10 @@ def test_a_run_on_ray_is_complete_though_a_worker_is_killed(started, place):
     pytest.importorskip("ray", reason="ray is not installed: `make test-ray` installs and runs it")
     import psutil
 
-    from ttdg.bench.executors.ray import Ray
+    from ttdg.bench.executors.ray import RayExecutor
 
     run, killed = started(), []
-    executor = Ray(place, Options(workers=2))
+    executor = RayExecutor(place, ExecutorOptions(workers=2))
 
     def busy():
         return [p for p in psutil.Process().children(recursive=True) if p.name().startswith("ray::attempt")]

@@ -35,7 +35,7 @@ def test_every_axis_is_multiplied_and_models_are_shared(planned):
     assert sum(isinstance(job, Training) for job in run.jobs.values()) == 3 * 2
 
 
-def test_what_a_job_needs_stands_before_it(planned):
+def test_required_jobs_come_first(planned):
     seen = set()
     for key, job in planned(SINGLE, seeds=[0, 1]).jobs.items():
         assert seen.issuperset(required_jobs(job))
@@ -47,7 +47,7 @@ def test_the_same_scoring_in_two_tables_is_one_job(planned):
     assert len(run.entries) == 2 * len(scorings(run))
 
 
-def test_a_continual_stream_meets_all_targets_and_any_other_each_afresh(planned):
+def test_a_continual_stream_has_all_targets_and_any_other_stream_has_one(planned):
     run = planned(SINGLE | {"streams": ["continual", "online"]})
     lengths = [(job.stream, len(job.targets)) for job in scorings(run)]
     assert lengths.count(("continual", 2)) == 3
@@ -104,7 +104,7 @@ def test_a_grid_over_the_recipe_trains_a_model_for_each_point(planned):
     [
         ({"methods": ["tnet"]}, "did you mean 'tent'"),
         ({"methods": [{"method": "tent", "options": {"lrr": 1}}]}, "did you mean 'lr'"),
-        ({"methods": ["tent", "tent"]}, "would be called 'tent'"),
+        ({"methods": ["tent", "tent"]}, "two rows of a table have the name 'tent'"),
         ({"targets": ["wset"]}, "did you mean 'west'"),
     ],
 )
@@ -118,20 +118,20 @@ MISTAKEN_PARTS = [
     ({"prior": {"steps": 10}}, "fits no part 'prior'"),
     ({"deynet": {"stepz": 10}}, "part 'deynet' has no setting 'stepz'; did you mean 'steps'"),
     ({"deynet": {"progress": 1}}, "has no setting 'progress'"),
-    ({"deynet": {"steps": -3}}, "steps of part 'deynet' is a whole number, at least 1, not -3"),
-    ({"itta": {"steps": 0}}, "steps of part 'itta' is a whole number, at least 1, not 0"),
+    ({"deynet": {"steps": -3}}, "steps of part 'deynet' must be a whole number, at least 1, not -3"),
+    ({"itta": {"steps": 0}}, "steps of part 'itta' must be a whole number, at least 1, not 0"),
     ({"nc-ttt": {"steps": True}}, "at least 1, not True"),
     ({"tasd-r": {"steps": 10.0}}, "a whole number, at least 1, not 10.0"),
-    ({"judge": {"draws": 0}}, "draws of part 'judge' is a whole number, at least 1, not 0"),
-    ({"judge": {"mixing_steps": "5"}}, "mixing_steps of part 'judge' is a whole number"),
-    ({"judge": {"readings": "five"}}, "readings of part 'judge' is one of four, seven, not 'five'"),
-    ({"judge": {"readings": ["four"]}}, "readings of part 'judge' is one of"),
-    ({"judge": {"controls": 1}}, "controls of part 'judge' is bool, such as True, not 1"),
+    ({"judge": {"draws": 0}}, "draws of part 'judge' must be a whole number, at least 1, not 0"),
+    ({"judge": {"mixing_steps": "5"}}, "mixing_steps of part 'judge' must be a whole number"),
+    ({"judge": {"readings": "five"}}, "readings of part 'judge' must be one of four, seven, not 'five'"),
+    ({"judge": {"readings": ["four"]}}, "readings of part 'judge' must be one of"),
+    ({"judge": {"controls": 1}}, "controls of part 'judge' must be bool, such as True, not 1"),
 ]
 
 
 @pytest.mark.parametrize(("parts", "sentence"), MISTAKEN_PARTS)
-def test_a_part_nobody_could_fit_so_is_refused_even_where_no_method_needs_it(planned, parts, sentence):
+def test_wrong_part_settings_are_refused_even_if_no_method_needs_the_part(planned, parts, sentence):
     with pytest.raises(UserError, match=sentence):
         planned(parts=parts)
 
@@ -149,19 +149,19 @@ def test_a_part_nobody_could_fit_so_is_refused_even_where_no_method_needs_it(pla
         ({"grid": {"recipes.steps": [3]}}, "did you mean 'recipe'"),
     ],
 )
-def test_a_row_of_its_own_parts_is_checked_as_the_runs_are(planned, fields, sentence):
+def test_the_part_settings_of_a_row_are_checked_like_those_of_the_run(planned, fields, sentence):
     with pytest.raises(UserError, match=sentence):
         planned(SINGLE | {"methods": [{"method": "deynet", **fields}]})
 
 
-def test_every_setting_of_a_fit_can_be_said_and_stays_as_it_was_said(planned):
+def test_every_setting_of_a_fit_reaches_its_job_unchanged(planned):
     parts = {"deynet": {"steps": 1, "seed": -1}}
     parts["judge"] = {"draws": None, "mixing_steps": 1, "readings": "seven", "controls": False, "seed": 0}
     run = planned(
         SINGLE | {"methods": ["deynet", "judge"]}, parts=parts, recipe={"encoder": "light", "universe": 0.1}
     )
-    said = {(job.part, *job.settings.items()) for job in run.jobs.values() if isinstance(job, Fitting)}
-    assert said == {(name, *settings.items()) for name, settings in parts.items()}
+    fitted = {(job.part, *job.settings.items()) for job in run.jobs.values() if isinstance(job, Fitting)}
+    assert fitted == {(name, *settings.items()) for name, settings in parts.items()}
 
 
 def test_a_wrong_recipe_is_named(planned):

@@ -37,7 +37,7 @@ def ask(tmp_path, discs):
 def test_the_plan_is_written_and_read_back(ask, tmp_path):
     ready = ask()
     assert read_run(tmp_path / "run") == ready.run
-    assert ready.place.device == "cpu"
+    assert ready.folder.device == "cpu"
     assert ready.workers >= 1
 
 
@@ -54,12 +54,12 @@ def test_a_changed_image_is_another_job(ask, discs, tmp_path):
     kept = same.keys() & ask(folder=tmp_path / "copy").run.jobs.keys()
     assert [list(same[key].sources) for key in kept] == [
         ["east", "south"]
-    ]  # the one model that never met west
+    ]  # the model that is not trained on west
 
 
 def test_hospitals_are_drawn_where_the_config_asks_for_them(ask):
     ready = ask(folder=None, synthetic={"cases": 2, "size": 32})
-    assert (ready.place.data / "north" / "images").is_dir()
+    assert (ready.folder.data / "north" / "images").is_dir()
     assert next(iter(ready.run.jobs.values())).benchmark["size"] == 32
 
 
@@ -101,7 +101,7 @@ def test_a_run_may_be_made_piece_by_piece_and_shows_all_pieces(ask):
 
 def test_no_data_at_all_is_asked_for(ask, monkeypatch):
     monkeypatch.delenv("TTDG_DATA", raising=False)
-    with pytest.raises(UserError, match="name the benchmark folder with --data"):
+    with pytest.raises(UserError, match="no benchmark folder was named; name one, or set TTDG_DATA"):
         ask(folder=None)
 
 

@@ -1,6 +1,6 @@
 from ttdg.bench.executors import Outcome
 from ttdg.bench.jobs import Training, model_of, required_jobs
-from ttdg.bench.scheduler import TRIES, Schedule
+from ttdg.bench.scheduler import MAX_TRIES, Schedule
 
 
 def drive(schedule, outcome=lambda key: Outcome(key, seconds=1.0), room=2):
@@ -48,11 +48,11 @@ def test_a_lost_job_is_tried_again_a_few_times(planned):
         return Outcome(key, None, 1.0)
 
     schedule = Schedule(jobs, set())
-    drive(schedule, lambda key: outcome(key, TRIES - 1))
+    drive(schedule, lambda key: outcome(key, MAX_TRIES - 1))
     assert len(schedule.done) == len(jobs)
     lost.clear()
     schedule = Schedule(jobs, set())
-    drive(schedule, lambda key: outcome(key, TRIES))
+    drive(schedule, lambda key: outcome(key, MAX_TRIES))
     assert schedule.failed == {unlucky: "killed"}
 
 

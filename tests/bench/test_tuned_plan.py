@@ -93,7 +93,7 @@ def test_a_row_may_be_tuned_beside_the_option_it_says(planned):
 
 
 def test_tuning_on_nothing_is_a_mistake_that_is_named(planned):
-    with pytest.raises(UserError, match="'main' says `tuned: true`"):
+    with pytest.raises(UserError, match="'main' has `tuned: true`, but the file has no `tune`"):
         planned(TUNED)
     with pytest.raises(UserError, match="unknown key 'hospital'; did you mean 'hospitals'"):
         planned(TUNED, tune={"hospital": 3})

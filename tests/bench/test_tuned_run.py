@@ -16,10 +16,10 @@ from ttdg.bench.execute import execute_job, score_job
 from ttdg.bench.folder import RunFolder
 from ttdg.bench.jobs import Scoring, Tuning
 from ttdg.bench.plan import plan_jobs
-from ttdg.bench.results import only, pack_run, read_table
+from ttdg.bench.results import pack_run, read_table, select_experiments
 from ttdg.bench.run import run_jobs
 from ttdg.bench.run_file import RunPlan, write_run
-from ttdg.bench.verify import verify
+from ttdg.bench.verify import verify_run
 from ttdg.errors import UserError
 from ttdg.evaluation.records import as_text, read_about, read_rows
 from ttdg.evaluation.tuned_options import choices_for, chosen, pack_tuned
@@ -135,7 +135,7 @@ def test_the_report_lists_what_was_chosen_and_a_pack_carries_it(done, tmp_path):
     assert {*mine.header} == {"method", "east", "south", "west"}
     assert [row[0].text for row in mine.rows] == ["alpha-bn"]
     assert all(cell.text.startswith("alpha 0.") for cell in mine.rows[0][1:])
-    pack_run(only(table, ["main"]), tmp_path / "packed")
+    pack_run(select_experiments(table, ["main"]), tmp_path / "packed")
     assert report_tables(read_table(tmp_path / "packed"))[-1] == mine
     write_report(table, place.run, tmp_path / "report", 0.0)
     for name in ("tables.md", "tables.tex", "report.html"):
@@ -145,9 +145,9 @@ def test_the_report_lists_what_was_chosen_and_a_pack_carries_it(done, tmp_path):
 def test_tuned_rows_are_verified_from_the_run_and_from_a_pack_without_a_search(done, tmp_path, monkeypatch):
     _, place = done
     monkeypatch.setattr(working, "tune", lambda *_: pytest.fail("the record says what was chosen"))
-    assert verify(place.run, rows=30).in_words().startswith("verified: 30 rows")
+    assert verify_run(place.run, rows=30).in_words().startswith("verified: 30 rows")
     pack_run(read_table(place.run), tmp_path / "packed")
-    found = verify(tmp_path / "packed", rows=30, data=place.data, models=place.models)
+    found = verify_run(tmp_path / "packed", rows=30, data=place.data, models=place.models)
     assert found.in_words().startswith("verified: 30 rows")
 
 
@@ -160,7 +160,7 @@ def test_a_search_that_was_changed_afterwards_is_not_verified(done, tmp_path, fi
     next(iter(searches.values()))[field] = value
     path.write_text(yaml.safe_dump(searches))
     with pytest.raises(UserError, match="changed"):
-        verify(tmp_path, rows=1, data=place.data, models=place.models)
+        verify_run(tmp_path, rows=1, data=place.data, models=place.models)
 
 
 def test_a_choice_that_the_records_did_not_run_with_is_not_verified(done, tmp_path):
@@ -173,7 +173,7 @@ def test_a_choice_that_the_records_did_not_run_with_is_not_verified(done, tmp_pa
     worst["dice"], search["chosen"] = search["dice"], worst["options"]
     path.write_text(yaml.safe_dump(searches))
     with pytest.raises(UserError, match=r"but record .* ran with"):
-        verify(tmp_path, rows=1, data=place.data, models=place.models)
+        verify_run(tmp_path, rows=1, data=place.data, models=place.models)
 
 
 def test_all_searches_of_a_run_are_packed_as_one_yaml(done, tmp_path):

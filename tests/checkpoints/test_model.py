@@ -5,8 +5,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import ttdg
-from ttdg.checkpoints import load, save
+from ttdg.checkpoints import content_hash, load, load_parts, part_digest, save, save_part
 from ttdg.errors import UserError
+from ttdg.prior import MorphologyPrior, feature_maps
 
 
 @pytest.fixture
@@ -15,7 +16,7 @@ def folder(tmp_path, disc_model):
     return tmp_path / "model"
 
 
-def test_a_checkpoint_comes_back_as_it_was_saved(folder, disc_model):
+def test_a_checkpoint_is_loaded_as_it_was_saved(folder, disc_model):
     model = load(folder)
     for name, value in disc_model.network.state_dict().items():
         assert torch.equal(model.network.state_dict()[name], value)
@@ -31,7 +32,7 @@ def test_changed_weights_are_refused(folder):
         {name: value + 1 if value.is_floating_point() else value for name, value in state.items()},
         folder / "model.safetensors",
     )
-    with pytest.raises(UserError, match="is not the file that"):
+    with pytest.raises(UserError, match="does not have the hash"):
         load(folder)
 
 
@@ -57,26 +58,26 @@ def test_another_network_than_the_card_describes_is_refused(folder):
     ("damage", "message"),
     [
         (lambda f: change(f, format=99), "checkpoint format 99"),
-        (lambda f: change(f, surprise=1), "lacks or mistakes a field"),
-        (lambda f: (f / "model.json").write_text("{"), "is not the description of a checkpoint"),
+        (lambda f: change(f, surprise=1), "missing or unknown field"),
+        (lambda f: (f / "model.json").write_text("{"), "is not a model card"),
         (lambda f: (f / "model.json").unlink(), "a checkpoint is a folder with model.json"),
         (lambda f: (f / "model.safetensors").unlink(), "copy the whole checkpoint folder"),
     ],
 )
-def test_every_damage_has_its_sentence(folder, damage, message):
+def test_every_kind_of_damage_has_its_message(folder, damage, message):
     damage(folder)
     with pytest.raises(UserError, match=message):
         load(folder)
 
 
 def test_saving_again_replaces_the_whole_folder(folder, disc_model):
-    (folder / "stray").write_text("left by somebody")
+    (folder / "stray").write_text("an unrelated file")
     save(folder, disc_model.network, disc_model.card)
     assert sorted(path.name for path in folder.iterdir()) == ["model.json", "model.safetensors"]
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
 
-def test_whoever_may_read_one_file_of_a_checkpoint_may_read_all(folder):
+def test_all_files_of_a_checkpoint_have_the_same_permissions(folder):
     assert len({path.stat().st_mode & 0o777 for path in folder.iterdir()}) == 1
 
 
@@ -94,3 +95,39 @@ def test_the_demo_model_is_embedded_and_small():
     assert len(model.card.sources) == 4
     assert sum(p.numel() for p in model.network.parameters()) * 4 < 5e6
     assert min(model.card.validation.values()) > 0.85
+
+
+def test_the_demo_model_gives_finite_logits():
+    model = ttdg.load("demo")
+    with torch.no_grad():
+        logits = model.network(torch.randn(2, 3, 64, 80))
+    assert logits.shape == (2, model.card.network.labels, 64, 80)
+    assert logits.isfinite().all()
+
+
+def test_the_parts_of_the_demo_model_load_and_match_finitely():
+    model = ttdg.load("demo")
+    assert set(model.parts) == {"prior", "judge"}
+    assert all(value.isfinite().all() for part in model.parts.values() for value in part.tensors.values())
+    prior = MorphologyPrior.from_part(model.parts["prior"])
+    with torch.no_grad():
+        logits, maps = feature_maps(model.network, torch.randn(2, 3, 64, 64))
+        nodes = prior.nodes(prior.project(maps), logits.argmax(1))
+        assert prior.match(nodes).isfinite().all()
+        assert prior.energy(nodes).isfinite().all()
+
+
+def test_the_judge_of_the_demo_model_was_fitted_with_its_prior():
+    parts = ttdg.load("demo").parts
+    assert parts["judge"].settings["prior"] == part_digest(parts["prior"])
+
+
+@pytest.mark.parametrize("name", ["prior", "judge"])
+def test_saving_a_part_of_the_demo_model_again_gives_the_same_part(tmp_path, name):
+    model = ttdg.load("demo")
+    save_part(tmp_path, name, model.parts[name], model.card.sha256)
+    again = load_parts(tmp_path, model.card.sha256)[name]
+    assert again.settings == model.parts[name].settings
+    assert again.fitted == model.parts[name].fitted
+    assert again.tensors.keys() == model.parts[name].tensors.keys()
+    assert content_hash(again.tensors) == content_hash(model.parts[name].tensors)

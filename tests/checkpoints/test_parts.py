@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from ttdg.adaptation import METHODS
 from ttdg.adaptation.adapter import Fixed, Method
-from ttdg.checkpoints import content_hash, fit_text, load_parts, part_digest, required_parts, save_part
+from ttdg.checkpoints import content_hash, fit_description, load_parts, part_digest, required_parts, save_part
 from ttdg.errors import UserError
 from ttdg.networks import NetworkSpec, Segmenter
 from ttdg.types import Part
@@ -23,10 +23,10 @@ def test_a_part_is_read_back_as_it_was_written(tmp_path):
     assert all(torch.equal(found.tensors[name], value) for name, value in A_PART.tensors.items())
 
 
-def test_a_part_of_other_weights_is_refused(tmp_path):
+def test_a_part_fitted_for_other_weights_is_refused(tmp_path):
     save_part(tmp_path, "prior", A_PART, "hash")
     with pytest.raises(
-        UserError, match=r"fitted to other weights.*remove it, then make it with `ttdg fit-prior`"
+        UserError, match=r"fitted for other weights.*remove the file, then fit the part 'prior'"
     ):
         load_parts(tmp_path, "another")
 
@@ -38,19 +38,20 @@ def test_a_file_that_is_no_part_is_refused_by_name(tmp_path):
 
 
 @pytest.mark.parametrize("where", [0.0, 0.5, 1.0])
-def test_one_changed_byte_of_the_tensors_is_noticed(tmp_path, where):
+def test_one_changed_byte_of_the_tensors_is_detected(tmp_path, where):
     path = save_part(tmp_path, "deynet", A_PART, "hash")
     raw = bytearray(path.read_bytes())
     start = 8 + int.from_bytes(raw[:8], "little")
     raw[start + int(where * (len(raw) - start - 1))] ^= 1
     path.write_bytes(raw)
     with pytest.raises(
-        UserError, match=r"deynet\.safetensors is damaged.*copy it again, or remove it, then give"
+        UserError,
+        match=r"deynet\.safetensors is damaged.*copy the file again, or remove it, then fit the part",
     ):
         load_parts(tmp_path, "hash")
 
 
-def test_the_hash_tells_names_types_and_shapes_apart():
+def test_the_hash_depends_on_names_dtypes_and_shapes():
     ones = torch.ones(2, 3)
     others = [{"b": ones}, {"a": ones.view(torch.int32)}, {"a": ones.view(3, 2)}, {"a": ones, "b": ones[0]}]
     assert len({content_hash({"a": ones}), *map(content_hash, others)}) == 5
@@ -61,15 +62,15 @@ def test_the_hash_tells_names_types_and_shapes_apart():
     assert content_hash(odd) != content_hash(odd | {"scalar": torch.tensor(2.0)})
 
 
-def test_a_part_from_before_the_hash_still_loads(tmp_path):
+def test_a_part_without_a_hash_from_an_older_version_still_loads(tmp_path):
     about = {"settings": json.dumps(A_PART.settings), "network": "hash"}
     save_file(dict(A_PART.tensors), tmp_path / "prior.safetensors", metadata=about)
     (found,) = load_parts(tmp_path, "hash").values()
     assert found.settings == A_PART.settings
-    assert fit_text(found) == ""
+    assert fit_description(found) == ""
 
 
-def test_the_hash_that_judges_store_of_their_priors_is_as_it_was():
+def test_the_digest_that_stored_judges_contain_does_not_change():
     plain = hashlib.sha256()
     for name, value in sorted(A_PART.tensors.items()):
         plain.update(name.encode() + value.numpy().tobytes())
@@ -78,7 +79,7 @@ def test_the_hash_that_judges_store_of_their_priors_is_as_it_was():
 
 def test_how_a_part_was_fitted_is_stored_with_it(tmp_path):
     save_part(tmp_path, "deynet", replace(A_PART, fitted={"steps": 60, "seed": 0}), "hash")
-    assert fit_text(load_parts(tmp_path, "hash")["deynet"]) == "steps 60, seed 0"
+    assert fit_description(load_parts(tmp_path, "hash")["deynet"]) == "steps 60, seed 0"
 
 
 def test_the_networks_own_weights_are_not_a_part(tmp_path):
@@ -86,14 +87,16 @@ def test_the_networks_own_weights_are_not_a_part(tmp_path):
     assert load_parts(tmp_path, "hash") == {}
 
 
-def test_a_missing_part_names_the_command_that_makes_it():
-    with pytest.raises(UserError, match=r"'universe' needs the part 'prior'.*ttdg fit-prior"):
+def test_the_message_for_a_missing_part_tells_how_to_fit_it():
+    with pytest.raises(
+        UserError, match=r"'universe' needs the part 'prior'.*fit the part 'prior' with `ttdg fit-prior`"
+    ):
         required_parts("universe", ("prior",), {})
-    with pytest.raises(UserError, match="the same `ttdg train` command again with `--with deynet`"):
+    with pytest.raises(UserError, match=r"fit the part 'deynet'$"):
         required_parts("deynet", ("deynet",), {})
 
 
-def test_parts_travel_with_the_checkpoint_to_the_method(tmp_path, monkeypatch):
+def test_a_method_receives_the_parts_of_the_checkpoint(tmp_path, monkeypatch):
     import ttdg
     from ttdg.checkpoints import ModelCard, load, save
     from ttdg.data import load_benchmark
@@ -101,17 +104,17 @@ def test_parts_travel_with_the_checkpoint_to_the_method(tmp_path, monkeypatch):
     network = Segmenter(NetworkSpec(2, "light"))
     card = save(tmp_path / "m", network, ModelCard(network.spec, load_benchmark("polyp")))
     save_part(tmp_path / "m", "prior", A_PART, card.sha256)
-    seen = []
+    received = []
 
     def build(network, part, *, lr: float = 1.0):
-        seen.append((part, lr))
+        received.append((part, lr))
         return Fixed(network)
 
     monkeypatch.setitem(
         METHODS, "x", Method(build, "", "nothing", "EVAL", False, 1, 0, "before", "", "", parts=("prior",))
     )
     ttdg.adapt(load(tmp_path / "m"), "x", lr=2.0)
-    assert seen[0][0].settings == A_PART.settings
-    assert seen[0][1] == 2.0
+    assert received[0][0].settings == A_PART.settings
+    assert received[0][1] == 2.0
     with pytest.raises(UserError, match="needs the part 'prior'"):
         ttdg.adapt(network, "x")

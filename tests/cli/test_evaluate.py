@@ -1,10 +1,10 @@
 """`ttdg evaluate`: whose options it takes, what it refuses, what it says and writes."""
 
+import csv
 import json
 import shutil
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -15,7 +15,7 @@ from ttdg.checkpoints import read_card, save, save_part
 from ttdg.cli import app
 from ttdg.data import find_sites, split
 from ttdg.errors import UserError
-from ttdg.evaluation.old_records import read
+from ttdg.evaluation.evaluate import Evaluation
 from ttdg.types import Part
 
 
@@ -84,7 +84,7 @@ def test_what_is_given_by_hand_goes_over_what_was_chosen(evaluate, tuned):
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_search_for_another_model_is_refused(evaluate, tuned, packed):
-    with pytest.raises(UserError, match=r"tuned for another model .*eeeeeeeeeeee.*run `ttdg tune`"):
+    with pytest.raises(UserError, match=r"tuned for another model .*eeeeeeeeeeee.*tune this one"):
         evaluate("--method", "alpha-bn", "--tuned", tuned(sha256="e" * 64, packed=packed))
 
 
@@ -111,12 +111,12 @@ def test_two_choices_for_one_method_are_not_guessed_between(evaluate, tuned):
 )
 def test_a_file_of_another_kind_is_refused(evaluate, tmp_path, text):
     (tmp_path / "no.yaml").write_text(text)
-    with pytest.raises(UserError, match="is not what `ttdg tune` writes"):
+    with pytest.raises(UserError, match="is not a file of tuned options"):
         evaluate("--tuned", tmp_path / "no.yaml")
 
 
 def test_a_missing_file_is_said_to_be_missing(evaluate, tmp_path):
-    with pytest.raises(UserError, match=r"there is no file .*nowhere\.yaml; `ttdg tune --out"):
+    with pytest.raises(UserError, match=r"there is no file .*nowhere\.yaml; tune the methods first"):
         evaluate("--tuned", tmp_path / "nowhere.yaml")
 
 
@@ -131,13 +131,13 @@ def test_every_method_is_checked_before_the_first_runs(evaluate, monkeypatch):
 @pytest.fixture
 def quick(evaluate, monkeypatch):
     """An evaluation that answers nothing: (site, method) in the order they would have run."""
-    from ttdg.evaluation.old_records import Records
-
     ran = []
 
     def instead(model, site, benchmark, setting, **_):
         ran.append((setting.site, setting.method))
-        return Records((), np.zeros((0, 256)))
+        metrics = ("dice", "structure", "alignment_max", "seconds")
+        about = {"site": setting.site, "method": setting.method, "images": 1}
+        return Evaluation(about, [(setting.site, setting.site, "a", "disc", m, 0.5) for m in metrics])
 
     monkeypatch.setattr("ttdg.evaluation.site.evaluate_site", instead)
 
@@ -160,7 +160,10 @@ def test_rows_of_what_is_named_twice_are_written_once(evaluate, discs, tmp_path)
     evaluate("-o", tmp_path / "once", "--method", "norm")
     evaluate("-o", tmp_path / "twice", "--method", "norm", "--method", "norm", "--site", "west")
     once, twice = (
-        [(row.site, row.case, row.method, row.region, row.dice) for row in read(tmp_path / name).rows]
+        [
+            (line["site"], line["case"], line["method"], line["region"], line["dice"])
+            for line in csv.DictReader((tmp_path / name / "records.csv").open(newline=""))
+        ]
         for name in ("once", "twice")
     )
     assert once == twice
@@ -215,7 +218,9 @@ def test_a_site_that_holds_out_nothing_and_one_without_masks_are_told_apart(eval
     for part in ("images", "masks"):
         for case in out:
             (tmp_path / "data" / "west" / part / f"{case.name}.png").unlink()
-    with pytest.raises(UserError, match=f"holds out none of its {len(kept)} images; .*--cases all$"):
+    with pytest.raises(
+        UserError, match=f"holds out none of its {len(kept)} images; score all of them instead"
+    ):
         evaluate("--cases", "held-out", data=tmp_path / "data")
     shutil.rmtree(tmp_path / "data" / "west" / "masks")
     with pytest.raises(UserError, match="'west' has images without masks; scoring needs them"):
@@ -228,3 +233,23 @@ def test_a_method_that_cannot_use_one_image_is_said_so(quick, model, monkeypatch
         "tent: one image a batch is answered as `source`"
     )
     assert quick("--method", "norm,tent", "--batch", 2)[0] == ""
+
+
+def test_a_folder_collects_evaluations_of_one_model_and_refuses_another(
+    evaluate, model, disc_model, tmp_path
+):
+    out = tmp_path / "out"
+    evaluate("-o", out, "--method", "source")
+    evaluate("-o", out, "--method", "source", site="south")
+    with (out / "records.csv").open(newline="") as file:
+        assert {line["site"] for line in csv.DictReader(file)} == {"west", "south"}
+    torch.nn.init.normal_(next(disc_model.network.parameters()))
+    save(model, disc_model.network, disc_model.card)
+    with pytest.raises(UserError, match="holds evaluations of another model"):
+        evaluate("-o", out, "--method", "source")
+
+
+def test_an_out_that_is_a_file_is_refused_before_anything_runs(quick, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="is a file; name a folder"):
+        quick("-o", tmp_path / "file")

@@ -1,4 +1,4 @@
-"""fit-prior and fit-judge: beside the checkpoint, from its own sources, once."""
+"""`ttdg fit-prior` and `ttdg fit-judge` write parts beside a checkpoint, from its own source images."""
 
 import shutil
 
@@ -38,7 +38,7 @@ def fit(kind, model, discs, *more):
     return run(f"fit-{kind}", model, "-d", discs, *steps, "--device", "cpu", "--workers", 1, *more)
 
 
-def test_prior_then_judge_lie_beside_the_checkpoint_and_their_methods_run(model, discs):
+def test_prior_and_judge_are_written_beside_the_checkpoint_and_their_methods_run(model, discs):
     weights = (model / "model.safetensors").read_bytes()
     assert "ttdg fit-prior" in str(fit("judge", model, discs).exception)
     assert fit("prior", model, discs).exit_code == 0
@@ -56,7 +56,7 @@ def test_prior_then_judge_lie_beside_the_checkpoint_and_their_methods_run(model,
     assert scored.exit_code == 0, scored.exception
 
 
-def test_a_part_that_is_there_is_kept_unless_told_otherwise(model, discs):
+def test_an_existing_part_is_kept_unless_again_is_given(model, discs):
     assert fit("prior", model, discs).exit_code == 0
     first = (model / "prior.safetensors").read_bytes()
     assert "has the part prior already" in fit("prior", model, discs).output

@@ -1,4 +1,4 @@
-"""What masks mean, and what a badly written description is told."""
+"""Label encodings, and error messages about badly written descriptions."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_a_benchmark_survives_json_and_yaml(name: str, tmp_path: Path):
     assert load_benchmark(tmp_path / "benchmark.yaml") == benchmark
 
 
-def test_a_threshold_divides_the_greys():
+def test_a_threshold_separates_the_grey_values():
     np.testing.assert_array_equal(load_benchmark("polyp").encode(GREYS), GREYS > 127)
 
 
@@ -77,7 +77,7 @@ MISTAKES = {
     "a label unknown to the mask": ({"mask": {0: "cupp", 1: "rim"}}, "'cupp'; did you mean 'cup'"),
     "a label unknown to a region": ({"regions": {"disc": ["rm"]}}, "region 'disc'.*did you mean 'rim'"),
     "a label no grey stands for": ({"mask": {0: "cup", 1: "rim"}}, "stands for background"),
-    "a label named twice": ({"labels": ["rim", "rim", "cup"]}, "named once"),
+    "a label named twice": ({"labels": ["rim", "rim", "cup"]}, "named only once"),
     "an unknown normalisation": ({"normalisation": "z"}, "'minmax' or 'imagenet'"),
     "a size in words": ({"size": "large"}, "size: .*integer"),
     "no region": ({"regions": {}}, "regions: .*at least 1"),
@@ -90,15 +90,17 @@ def test_a_mistake_in_a_benchmark_is_named(fundus: Benchmark, change: dict, word
         Benchmark.from_dict(fundus.to_dict() | change, "mine.yaml")
 
 
-def test_every_mistake_is_told_at_once(fundus: Benchmark):
+def test_all_mistakes_are_reported_at_once(fundus: Benchmark):
     with pytest.raises(UserError, match=r"size: .*; unknown key 'nam'"):
         Benchmark.from_dict(fundus.to_dict() | {"size": 0, "nam": "x"})
 
 
-def test_a_benchmark_that_is_not_there_leads_to_those_that_are(tmp_path: Path):
+def test_an_unknown_benchmark_is_answered_with_the_known_ones(tmp_path: Path):
     with pytest.raises(UserError, match="unknown benchmark 'polyps'; did you mean 'polyp'"):
         load_benchmark("polyps")
-    with pytest.raises(UserError, match=r"cannot read .*benchmark\.yaml .*--benchmark: fundus, polyp"):
+    with pytest.raises(
+        UserError, match=r"cannot read .*benchmark\.yaml .*a built-in benchmark: fundus, polyp"
+    ):
         load_benchmark(None, tmp_path)
     with pytest.raises(UserError, match=r"cannot read .*mine\.yaml"):
         load_benchmark(tmp_path / "mine.yaml")
@@ -107,7 +109,7 @@ def test_a_benchmark_that_is_not_there_leads_to_those_that_are(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "words"), [("a: [", "not a yaml file"), ("- 1", "must hold the fields name")]
 )
-def test_a_file_that_describes_nothing_is_said_so(tmp_path: Path, text: str, words: str):
+def test_a_file_that_describes_no_benchmark_is_refused(tmp_path: Path, text: str, words: str):
     (tmp_path / "benchmark.yaml").write_text(text)
     with pytest.raises(UserError, match=words):
         load_benchmark(None, tmp_path)

@@ -1,4 +1,4 @@
-"""Every problem in one pass, each with its file; and true counts where there is none."""
+"""The check reports all problems with their files, and correct counts."""
 
 import struct
 import zlib
@@ -55,7 +55,7 @@ def test_all_problems_are_found_at_once(make_site, fundus: Benchmark):
     a, empty = check_benchmark(root, fundus).sites
     expected = (
         "case0.png has no mask", "case1.png is a mask without an image", "case2.png is 6 × 5 pixels",
-        "case3.png: the mask holds values", "case4.png is truncated", "case5.png has the name of case5.jpg",
+        "case3.png: the mask holds grey values", "case4.png is truncated", "case5.png has the name of case5.jpg",
         "case5.jpg is empty", "case6.png claims more than", "images/case7.png is empty",
         "masks/case7.png is no PNG",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The same data have the same fingerprint, and other data another."""
+"""Equal data have equal fingerprints, different data different ones."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ def cases_of(root):
 
 
 @pytest.mark.parametrize("quick", [False, True])
-def test_order_does_not_count_and_every_case_does(make_site, quick: bool):
+def test_the_order_of_cases_does_not_matter_but_every_case_does(make_site, quick: bool):
     cases = cases_of(make_site("a", 4))
     assert fingerprint(cases, quick) == fingerprint(cases[::-1], quick)
     assert fingerprint(cases, quick) != fingerprint(cases[1:], quick)
@@ -31,7 +31,7 @@ def test_a_copy_elsewhere_has_the_same_content(make_site, tmp_path):
 
 @pytest.mark.parametrize("part", ["images", "masks"])
 @pytest.mark.parametrize("quick", [False, True])
-def test_one_changed_byte_counts(make_site, part: str, quick: bool):
+def test_one_changed_byte_changes_the_fingerprint(make_site, part: str, quick: bool):
     root = make_site("a", 3)
     before = fingerprint(cases_of(root), quick)
     path = root / "a" / part / "case1.png"
@@ -39,7 +39,7 @@ def test_one_changed_byte_counts(make_site, part: str, quick: bool):
     assert fingerprint(cases_of(root), quick) != before
 
 
-def test_images_exchanged_between_cases_count(make_site):
+def test_exchanging_two_images_changes_the_fingerprint(make_site):
     root = make_site("a", 2)
     before = fingerprint(cases_of(root))
     first, second = (root / f"a/images/case{n}.png" for n in (0, 1))
@@ -50,7 +50,7 @@ def test_images_exchanged_between_cases_count(make_site):
 
 
 @pytest.mark.parametrize("quick", [False, True])
-def test_names_count(make_site, quick: bool):
+def test_renaming_a_case_changes_the_fingerprint(make_site, quick: bool):
     root = make_site("a", 2)
     before = fingerprint(cases_of(root), quick)
     for part in ("images", "masks"):

@@ -1,4 +1,4 @@
-"""What is on disk is what arrives, in order, in bounded memory."""
+"""Loading keeps pixels, labels and order, and bounds memory."""
 
 import threading
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def file_image(case: Case) -> np.ndarray:
     return np.array(Image.open(case.image))
 
 
-# --- whole
+# --- all at once
 
 
 def test_arrays_hold_what_the_files_hold(make_site, small: Benchmark):
@@ -55,10 +55,10 @@ def test_loading_twice_gives_equal_values_whatever_the_workers(make_site, small:
     assert torch.equal(first.masks, second.masks)
 
 
-def test_progress_is_told_after_each_case(make_site, small: Benchmark):
-    told: list[int] = []
-    load_arrays(cases_of(make_site("a", 4)), small, progress=told.append)
-    assert told == [1, 2, 3, 4]
+def test_progress_is_reported_after_each_case(make_site, small: Benchmark):
+    counts: list[int] = []
+    load_arrays(cases_of(make_site("a", 4)), small, progress=counts.append)
+    assert counts == [1, 2, 3, 4]
 
 
 def test_large_images_are_averaged_and_masks_sampled_at_the_same_place(small: Benchmark, tmp_path):
@@ -99,7 +99,7 @@ def test_images_without_masks_load_without_masks(make_site, small: Benchmark):
     assert next(stream(cases, small, 2)).batch.masks is None
 
 
-def test_no_case_is_no_batch(small: Benchmark):
+def test_no_cases_give_no_batches(small: Benchmark):
     assert load_arrays([], small).images.shape == (0, 3, 32, 32)
     assert list(stream([], small, 4)) == []
 
@@ -117,7 +117,6 @@ def test_a_stream_is_the_arrays_normalised_in_order(
     batches = list(stream(cases, small, batch_size, workers))
     assert [len(loaded.cases) for loaded in batches[:-1]] == [batch_size] * (len(batches) - 1)
     assert [case for loaded in batches for case in loaded.cases] == list(cases)
-    assert {size for loaded in batches for size in loaded.sizes} == {(40, 40)}
     images = torch.cat([loaded.batch.images for loaded in batches])
     torch.testing.assert_close(images, normalise(arrays.images / 255, "minmax"))
     masks = torch.cat([loaded.batch.masks for loaded in batches])
@@ -133,16 +132,8 @@ def test_a_batch_of_arrays_is_what_the_stream_gives(make_site, small: Benchmark)
     assert torch.equal(batch.masks, loaded.batch.masks)
 
 
-def test_sizes_are_those_of_the_upright_image(tmp_path, small: Benchmark):
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    Image.fromarray(np.zeros((20, 30, 3), np.uint8)).save(tmp_path / "a.jpg", exif=exif)
-    Image.fromarray(np.zeros((50, 40, 3), np.uint8)).save(tmp_path / "b.png")
-    assert next(stream(open_folder(tmp_path), small, 2)).sizes == ((30, 20), (50, 40))
-
-
 def test_reading_never_runs_more_than_two_batches_ahead(make_site, small: Benchmark, monkeypatch):
-    """So memory does not grow with the number of images, however slow the reader of the stream."""
+    """Memory does not grow with the number of images, however slowly the batches are consumed."""
     cases = cases_of(make_site("a", 30))
     read, lock, taken = [], threading.Lock(), 0
     original = loading.read_case
@@ -164,22 +155,26 @@ def test_unreadable_cases_are_set_aside_and_batches_stay_full(make_site, small: 
     for number in (0, 3, 4):
         (root / f"a/images/case{number}.png").write_bytes(b"")
     aside: dict[str, str] = {}
-    batches = list(
-        stream(cases_of(root), small, 2, on_error=lambda case, why: aside.update({case.name: str(why)}))
+    batches = loading.read_batches(
+        cases_of(root),
+        lambda case: loading.read_case(case, small),
+        2,
+        on_error=lambda case, why: aside.update({case.name: str(why)}),
     )
-    assert [names(loaded.cases) for loaded in batches] == [["case1", "case2"], ["case5", "case6"], ["case7"]]
+    found = [[case.name for case, _ in batch] for batch in batches]
+    assert found == [["case1", "case2"], ["case5", "case6"], ["case7"]]
     assert list(aside) == ["case0", "case3", "case4"]
     assert all("is empty (0 bytes)" in why for why in aside.values())
 
 
-def test_an_unreadable_case_stops_a_stream_that_was_not_told_otherwise(make_site, small: Benchmark):
+def test_an_unreadable_case_stops_a_stream(make_site, small: Benchmark):
     root = make_site("a", 3)
     (root / "a/images/case1.png").write_bytes(b"")
     with pytest.raises(UserError, match=r"case1\.png is empty"):
         list(stream(cases_of(root), small, 1))
 
 
-# --- what does not fit
+# --- masks that do not fit
 
 
 def test_a_mask_of_another_size_is_named_with_both_sizes(make_site, small: Benchmark):
@@ -194,7 +189,7 @@ def test_a_mask_of_another_size_is_named_with_both_sizes(make_site, small: Bench
 def test_an_unknown_grey_is_named_with_its_file(make_site, small: Benchmark):
     root = make_site("a", 1)
     Image.fromarray(np.full((32, 32), 77, np.uint8)).save(root / "a/masks/case0.png")
-    with pytest.raises(UserError, match=r"masks/case0\.png: the mask holds values .* 77"):
+    with pytest.raises(UserError, match=r"masks/case0\.png: the mask holds grey values .* 77"):
         load_arrays(cases_of(root), small)
 
 

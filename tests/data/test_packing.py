@@ -1,4 +1,4 @@
-"""A pack is the site it was made of, and knows when it no longer is."""
+"""A pack equals its site, and is refused once the site has changed."""
 
 import os
 from pathlib import Path
@@ -31,7 +31,7 @@ def packed(site: Site, small: Benchmark, tmp_path: Path) -> Path:
     return tmp_path / "packs"
 
 
-def test_a_pack_equals_what_it_was_made_of(site: Site, small: Benchmark, packed: Path):
+def test_a_pack_equals_the_site_it_was_made_from(site: Site, small: Benchmark, packed: Path):
     packed_arrays, arrays = open_pack(site, small, packed), load_arrays(site.cases, small)
     assert torch.equal(packed_arrays.images, arrays.images)
     assert torch.equal(packed_arrays.masks, arrays.masks)
@@ -44,8 +44,8 @@ def test_a_site_without_masks_packs_too(site: Site, small: Benchmark, tmp_path: 
     assert open_pack(bare, small, tmp_path).masks is None
 
 
-def test_a_pack_is_mapped_and_not_read(site: Site, small: Benchmark, packed: Path):
-    """The mapping shows among the process's own; and writing to it does not reach the file."""
+def test_a_pack_is_memory_mapped(site: Site, small: Benchmark, packed: Path):
+    """The file appears in the memory map of the process; writing to the arrays does not change the file."""
     arrays = open_pack(site, small, packed)
     maps = Path("/proc/self/maps")
     if maps.exists():
@@ -68,7 +68,7 @@ def test_a_site_loads_from_its_pack_if_there_is_one(
         load_site(site, small, packed)
 
 
-def test_a_pack_lies_beside_its_site_unless_told_otherwise(site: Site, small: Benchmark):
+def test_a_pack_is_written_beside_its_site_by_default(site: Site, small: Benchmark):
     root = site.cases[0].image.parents[2]
     assert pack_site(site, small) == root / "a.safetensors"
     assert list(find_sites(root)) == ["a"]
@@ -86,7 +86,9 @@ def test_a_folder_that_cannot_be_written_is_named(site: Site, small: Benchmark, 
 
 
 def test_changed_added_and_removed_cases_make_a_pack_stale(site: Site, small: Benchmark, packed: Path):
-    with pytest.raises(UserError, match=r"a\.safetensors is stale: .*site 'a' have changed.*ttdg data pack"):
+    with pytest.raises(
+        UserError, match=r"a\.safetensors is stale: .*site 'a' have changed; pack the site again"
+    ):
         open_pack(Site("a", site.cases[1:]), small, packed)
     path = site.cases[2].mask
     path.write_bytes(path.read_bytes() + b"\0")
@@ -94,7 +96,7 @@ def test_changed_added_and_removed_cases_make_a_pack_stale(site: Site, small: Be
         open_pack(site, small, packed)
 
 
-def test_files_that_were_only_touched_do_not(site: Site, small: Benchmark, packed: Path):
+def test_files_that_were_only_touched_do_not_make_a_pack_stale(site: Site, small: Benchmark, packed: Path):
     os.utime(site.cases[0].image, (1, 1))
     assert len(open_pack(site, small, packed).cases) == 6
 
@@ -102,11 +104,11 @@ def test_files_that_were_only_touched_do_not(site: Site, small: Benchmark, packe
 @pytest.mark.parametrize("change", [{"size": 64}, {"mask": {0: "background", 128: "rim", 255: "cup"}}])
 def test_a_pack_for_another_benchmark_is_refused(site: Site, small: Benchmark, packed: Path, change: dict):
     other = Benchmark.from_dict(small.to_dict() | change)
-    with pytest.raises(UserError, match="packed for another size or another reading of the masks"):
+    with pytest.raises(UserError, match="packed for another image size or another mask encoding"):
         open_pack(site, other, packed)
 
 
-def test_what_is_not_a_pack_is_refused(site: Site, small: Benchmark, packed: Path, tmp_path: Path):
+def test_a_file_that_is_no_pack_is_refused(site: Site, small: Benchmark, packed: Path, tmp_path: Path):
     path = pack_path(site, packed)
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(UserError, match="cannot be read as a pack"):

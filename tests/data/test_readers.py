@@ -1,5 +1,6 @@
-"""Every pixel mode and format through a file and back; every kind of damage as a sentence."""
+"""Every pixel mode and format is read back from a file; every kind of damage gives one sentence."""
 
+import hashlib
 import struct
 import zlib
 from contextlib import suppress
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ttdg.data.readers import READERS, read_image, read_mask
+from ttdg.data.readers import READERS, read_image, read_image_and_digest, read_mask
 from ttdg.errors import UserError
 
 RNG = np.random.default_rng(0)
@@ -226,13 +227,25 @@ def test_coloured_masks_are_refused_but_not_the_colour_noise_of_jpeg(tmp_path: P
     np.testing.assert_array_equal(mask > 127, halves[..., 0] > 127)
 
 
-# --- what cannot be read
+# --- unreadable files
 
 
 def test_every_suffix_of_the_table_is_read_twice_with_equal_values(tmp_path: Path):
     for suffix in READERS:
         path = save(tmp_path / f"a{suffix}", Image.fromarray(RGB))
         np.testing.assert_array_equal(read_image(path), read_image(path))
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "16-bit tiff"])
+def test_an_image_comes_with_the_digest_of_its_file(tmp_path: Path, kind: str):
+    path = tmp_path / ("a.jpg" if kind == "jpeg" else "a.tif")
+    if kind == "jpeg":
+        save(path, Image.fromarray(RGB))
+    else:
+        tifffile.imwrite(path, DEEP_RGB, photometric="rgb")
+    image, digest = read_image_and_digest(path)
+    np.testing.assert_array_equal(image, read_image(path))
+    assert digest == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_an_unknown_suffix_names_the_known_ones(tmp_path: Path):
@@ -292,7 +305,7 @@ def test_a_decompression_bomb_is_refused_by_its_header(tmp_path: Path, side: int
     flips=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=12),
     read=st.sampled_from([read_image, read_mask]),
 )
-def test_damage_is_either_survived_or_said_in_words(tmp_path: Path, suffix: str, flips: list, read):
+def test_a_damaged_file_is_read_or_refused_in_words(tmp_path: Path, suffix: str, flips: list, read):
     path = tmp_path / f"a{suffix}"
     if suffix == "16.tif":
         tifffile.imwrite(path, DEEP_RGB, photometric="rgb")

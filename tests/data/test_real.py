@@ -1,4 +1,4 @@
-"""The real folders, where there are any: TTDG_DATA names the folder that holds `polyp` and `fundus`."""
+"""Tests on the real images, if TTDG_DATA names the folder that holds `polyp` and `fundus`."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from ttdg.data import check_benchmark, find_sites, load_benchmark, split, stream
 ROOT = Path(os.environ.get("TTDG_DATA", "")) if os.environ.get("TTDG_DATA") else None
 
 pytestmark = pytest.mark.skipif(
-    ROOT is None, reason="TTDG_DATA is not set: the real images are not to be shipped"
+    ROOT is None, reason="TTDG_DATA is not set; the real images are not part of the repository"
 )
 
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
         ("fundus", {"drishti": 101, "origa": 650, "papila": 488}),
     ],
 )
-def test_the_real_folders_are_in_order_and_as_large_as_documented(name: str, counts: dict[str, int]):
+def test_the_real_folders_are_sound_and_as_large_as_documented(name: str, counts: dict[str, int]):
     report = check_benchmark(ROOT / name, load_benchmark(name))
     assert [problem for site in report.sites for problem in site.problems] == []
     assert {site.name: site.cases for site in report.sites} == counts

@@ -1,4 +1,4 @@
-"""Sites are drawn as the power says, and cases evenly within them."""
+"""Sampling of sites by a power of their size, and of cases uniformly within a site."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A simulated hospital: neutral is the image itself, and image and labels move as one unless a reader disagrees."""
+"""Simulated shifts: neutral parameters change nothing, and only annotation shifts move labels without the image."""
 
 from dataclasses import fields, replace
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ttdg.data.shifts import Shift, apply_shift, draw_shift, simulate
+from ttdg.data.shifts import Shift, apply_photometric, apply_shift, draw_photometric, draw_shift, simulate
 
 SIDE, GEOMETRY, ANATOMY = 48, ("zoom", "angle"), ("growth", "inner", "border", "inner_border")
 
@@ -25,7 +25,7 @@ def discs(b: int = 3, outer: float = 12, inner: float = 6) -> Tensor:
 
 
 def coloured(labels: Tensor) -> Tensor:
-    """Images that show their labels: 0, ½, 1 in every channel."""
+    """Images whose pixels are their labels, scaled to 0, ½ and 1."""
     return (labels / 2)[:, None].expand(-1, 3, -1, -1).contiguous()
 
 
@@ -64,7 +64,7 @@ def test_images_stay_in_range_and_labels_stay_labels(seed, strength, group):
     assert set(annotated.unique().tolist()) <= {0, 1, 2}
 
 
-def test_the_same_seed_is_the_same_hospital_and_another_seed_another():
+def test_equal_seeds_give_equal_shifts():
     labels = discs()
     a, b, c = (simulate(noisy(labels), labels, generator(seed)) for seed in (1, 1, 2))
     assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
@@ -81,13 +81,13 @@ def test_a_group_shares_one_shift():
 
 def test_every_component_occurs_and_all_but_one_are_sometimes_absent():
     drawn, still = draw_shift(200, generator(0)), neutral(200)
-    assert (drawn.inner_border != 0).all()  # no two hospitals draw it alike
+    assert (drawn.inner_border != 0).all()  # annotators always differ here
     for name in {field.name for field in fields(drawn)} - {"seed", "inner_border"}:
         present = (getattr(drawn, name) != getattr(still, name)).reshape(200, -1).any(1)
         assert 0.3 < present.float().mean() < 0.7, name
 
 
-def test_without_anatomy_nothing_of_it_is_drawn():
+def test_without_anatomy_its_components_are_neutral():
     drawn, still = draw_shift(50, generator(0), anatomy=False), neutral(50)
     assert all(torch.equal(getattr(drawn, name), getattr(still, name)) for name in ANATOMY)
     assert not torch.equal(drawn.zoom, still.zoom)
@@ -120,7 +120,7 @@ def test_growth_changes_the_structure_in_image_and_labels_alike(growth):
 
 
 @pytest.mark.parametrize("border", [-0.15, 0.15])
-def test_another_reader_moves_the_inner_boundary_of_the_annotation_alone(border):
+def test_the_inner_border_changes_the_annotation_only(border):
     labels = discs()
     outline = torch.full((3,), -border)  # for structures with nothing inside
     shift = replace(neutral(3), inner_border=torch.full((3,), border), border=outline)
@@ -131,7 +131,7 @@ def test_another_reader_moves_the_inner_boundary_of_the_annotation_alone(border)
     assert (change > 0).all() if border > 0 else (change < 0).all()
 
 
-def test_another_reader_moves_an_outline_by_its_own_measure():
+def test_a_single_structure_uses_the_outer_border():
     labels = discs().clamp(max=1)
     shift = replace(neutral(3), border=torch.full((3,), 0.15), inner_border=torch.full((3,), -0.3))
     _, annotated = apply_shift(coloured(labels), labels, shift, coloured(labels))
@@ -153,3 +153,50 @@ def test_an_image_without_structures_is_shifted_too():
     moved, annotated = simulate(noisy(labels), labels, generator(1))
     assert moved.isfinite().all()
     assert (annotated == 0).all()
+
+
+# --- photometric shifts as an augmentation
+
+
+def test_photometric_shifts_change_the_given_share_of_images_and_keep_the_range():
+    drawn = draw_photometric(2000, 0.3, generator())
+    assert drawn.changed.float().mean() == pytest.approx(0.3, abs=0.03)
+    images = noisy(discs(8))
+    some = draw_photometric(8, 0.5, generator(1))
+    changed = apply_photometric(images, images[some.partner], some)
+    assert 0 < some.changed.sum() < 8
+    assert torch.equal(changed[~some.changed], images[~some.changed])
+    assert ((changed - images).abs().mean((1, 2, 3))[some.changed] > 0.01).all()
+    assert changed.min() >= 0
+    assert changed.max() <= 1
+
+
+def test_photometric_shifts_do_not_move_structures():
+    """The geometric and anatomical parameters are ignored: an image on which only they act stays as it is."""
+    images = noisy(discs())
+    drawn = draw_photometric(3, 1.0, generator())
+    moved = draw_shift(3, generator(5))
+    still = replace(
+        drawn, shift=replace(neutral(3), **{name: getattr(moved, name) for name in (*GEOMETRY, *ANATOMY)})
+    )
+    assert torch.allclose(apply_photometric(images, images, still), images, atol=1e-5)
+
+
+def test_photometric_shifts_equal_the_simulated_ones_without_geometry_and_noise():
+    labels = discs()
+    images = noisy(labels)
+    drawn = draw_photometric(3, 1.0, generator(2))
+    same = {name: getattr(neutral(3), name) for name in (*GEOMETRY, *ANATOMY, "noise")}
+    shift = replace(drawn.shift, **same)
+    expected, _ = apply_shift(images, labels, shift, images[drawn.partner])
+    changed = apply_photometric(images, images[drawn.partner], replace(drawn, shift=shift))
+    assert torch.allclose(changed, expected, atol=1e-4)
+
+
+def test_a_part_of_the_batch_is_shifted_as_in_the_whole():
+    images = noisy(discs(6))
+    drawn = draw_photometric(6, 0.7, generator(3))
+    whole = apply_photometric(images, images[drawn.partner], drawn)
+    for part in (slice(0, 3), slice(3, 6)):
+        some = apply_photometric(images[part], images[drawn.partner[part]], drawn[part])
+        assert torch.allclose(some, whole[part], atol=1e-6)

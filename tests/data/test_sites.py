@@ -1,4 +1,4 @@
-"""Folders to cases, and cases to a split that nothing can upset."""
+"""Listing of sites and folders, and splits that depend on patients only."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def test_a_site_without_a_folder_of_masks_has_cases_without_masks(make_site):
     assert [c.mask for c in find_sites(root)["a"].cases] == [None, None]
 
 
-def test_files_of_file_managers_are_passed_over(make_site):
+def test_files_of_file_managers_are_ignored(make_site):
     root = make_site("a", 1)
     for name in (".DS_Store", "._case0.png", "Thumbs.db"):
         (root / "a/images" / name).touch()
@@ -92,7 +92,7 @@ BREAKS = {
 
 
 @pytest.mark.parametrize(("damage", "words"), BREAKS.values(), ids=BREAKS.keys())
-def test_a_site_out_of_order_is_named_with_the_remedy(make_site, damage, words: str):
+def test_a_problem_of_a_site_is_named_with_its_remedy(make_site, damage, words: str):
     root = make_site("a", 2)
     damage(root / "a")
     with pytest.raises(UserError, match=words):
@@ -103,9 +103,9 @@ TABLES = {
     "an unknown case": ("case,patient\ncase9,p", "names 'case9', which has no image"),
     "a case twice": ("case\ncase0\ncase0", "line 3 names the case 'case0' a second time"),
     "no column of cases": ("cases,patient\ncase0,p", "lacks the column 'case'; did you mean 'cases'"),
-    "an unknown split": ("case,split\ncase0,trian", "line 2 says split 'trian'; write train or test"),
-    "half a spacing": ("case,spacing_y,spacing_x\ncase0,1,", "line 2 says spacing '1' × ''"),
-    "a spacing of nothing": ("case,spacing_y,spacing_x\ncase0,0,1", "line 2 says spacing '0' × '1'"),
+    "an unknown split": ("case,split\ncase0,trian", "line 2 has the split 'trian'; write train or test"),
+    "half a spacing": ("case,spacing_y,spacing_x\ncase0,1,", "line 2 has the spacing '1' × ''"),
+    "a spacing of nothing": ("case,spacing_y,spacing_x\ncase0,0,1", "line 2 has the spacing '0' × '1'"),
     "a patient on both sides": (
         "case,patient,split\ncase0,p,train\ncase1,p,test",
         "patient 'p' the same split",
@@ -123,23 +123,23 @@ def test_a_mistake_in_the_table_is_named(make_site, table: str, words: str):
         find_sites(make_site("a", 2, table=table))
 
 
-def test_a_table_that_is_no_text_is_named(make_site):
+def test_a_table_that_is_not_text_is_named(make_site):
     root = make_site("a", 1)
     (root / "a/cases.csv").write_bytes(b"case\n\xff\xfe\xff")
     with pytest.raises(UserError, match="no csv file in UTF-8"):
         find_sites(root)
 
 
-def test_all_problems_are_found_and_their_number_told(make_site):
+def test_all_problems_are_found_and_counted(make_site):
     root = make_site("a", 4)
     for number in range(3):
         (root / f"a/masks/case{number}.png").unlink()
     assert len(scan_site(root / "a")[1]) == 3
-    with pytest.raises(UserError, match=r"case0.*and 2 more: `ttdg data check` lists them"):
+    with pytest.raises(UserError, match=r"case0.*and 2 more in this site; check the benchmark folder"):
         find_sites(root)
 
 
-def test_a_wrong_folder_leads_to_the_right_one(make_site, tmp_path: Path):
+def test_a_wrong_folder_is_answered_with_the_right_one(make_site, tmp_path: Path):
     root = make_site("drishti", 1)
     with pytest.raises(UserError, match="no site 'dristi'; did you mean 'drishti'"):
         find_sites(root, ["dristi"])
@@ -158,7 +158,7 @@ def test_a_plain_folder_of_images_opens_without_masks(make_site):
     assert [(c.name, c.mask, c.patient) for c in cases] == [(f"case{n}", None, f"case{n}") for n in range(3)]
 
 
-def test_a_plain_folder_without_images_is_said_so(make_site, tmp_path: Path):
+def test_a_plain_folder_without_images_is_refused(make_site, tmp_path: Path):
     root = make_site("a", 1)
     with pytest.raises(UserError, match=f"holds no image.*did you mean {root}/a/images"):
         open_folder(root / "a")
@@ -197,7 +197,7 @@ def test_a_split_does_not_depend_on_order_or_additions(cases: list[Case], more: 
 
 
 def test_the_split_is_the_same_on_every_machine():
-    """Golden: were it ever to change, published splits would no longer be what they were."""
+    """Golden values: a change would change published splits."""
     _, held_out = split([case(f"patient{n}") for n in range(30)])
     assert [c.patient.removeprefix("patient") for c in held_out] == GOLDEN
 

@@ -131,9 +131,11 @@ def test_a_neutral_camera_stores_what_it_sees():
 
 @pytest.mark.parametrize(("variant", "greys"), [("fundus", {0, 128, 255}), ("polyp", {0, 255})])
 def test_a_written_benchmark_holds_what_was_drawn(variant, greys, tmp_path):
-    heard = []
-    out = write_benchmark(tmp_path / "deep" / "out", variant, count=6, size=48, seed=3, progress=heard.append)
-    assert heard == list(range(1, 31))
+    counts = []
+    out = write_benchmark(
+        tmp_path / "deep" / "out", variant, count=6, size=48, seed=3, progress=counts.append
+    )
+    assert counts == list(range(1, 31))
     benchmark, found = load_benchmark(None, out), find_sites(out)
     assert benchmark == replace(load_benchmark(f"synthetic-{variant}"), size=48)
     assert set(found) == set(SITES)

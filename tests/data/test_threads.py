@@ -1,4 +1,4 @@
-"""Order is kept, and no more is under way than was asked for."""
+"""The parallel map keeps order and bounds the work in progress."""
 
 import threading
 import time
@@ -6,7 +6,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from ttdg.data.threads import cpus, ordered_map
+from ttdg.data.threads import default_workers, ordered_map
+from ttdg.errors import UserError
 
 
 def test_results_come_in_the_order_of_the_items():
@@ -36,7 +37,7 @@ def test_no_more_than_ahead_are_started_and_unclaimed(workers: int, ahead: int):
     assert claimed == 40
 
 
-def test_a_failure_is_the_item_s_own():
+def test_an_exception_belongs_to_its_item():
     def fail_on_two(n: int) -> int:
         if n == 2:
             raise ValueError("two")
@@ -57,5 +58,10 @@ def test_stopping_early_ends_the_threads():
     assert threading.active_count() == before
 
 
-def test_there_is_at_least_one_core():
-    assert cpus() >= 1
+def test_there_is_at_least_one_worker_by_default():
+    assert default_workers() >= 1
+
+
+def test_a_negative_number_of_workers_is_refused():
+    with pytest.raises(UserError, match="at least 1"):
+        next(ordered_map(str, range(3), workers=-3))

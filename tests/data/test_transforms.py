@@ -1,4 +1,4 @@
-"""Image and mask move as one, numbers drawn once serve any division of the batch, and nothing blows up."""
+"""Augmentation: images and masks stay aligned, and results do not depend on the batch."""
 
 import math
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
 
-from ttdg.data import AUGMENTATIONS, Augmentation, augment, draw, normalise
+from ttdg.data import AUGMENTATIONS, Augmentation, augment, draw
 from ttdg.data.transforms import blur
 
 SIDE = 33
@@ -45,8 +45,8 @@ def geometry(**changes: object) -> Augmentation:
     shift=st.floats(0, 0.5),
 )
 def test_image_and_mask_stay_aligned(seed: int, flip: bool, rotation: float, scale, shift: float):
-    """An image that is its mask, a channel a label. Of the four pixels mixed into one, the nearest weighs at
-    least a quarter: so the label that the mask gets must hold a quarter of the image there, everywhere."""
+    """The image is the one-hot mask. Bilinear interpolation gives the nearest of four pixels a weight of at least ¼,
+    so the channel of the resampled label must be at least ¼ everywhere."""
     masks = blobs(4, seed)
     strengths = geometry(flip=flip, rotation=rotation, scale=scale, shift=shift)
     images, moved = augment(one_hot(masks), masks, draw(strengths, 4, generator(seed)))
@@ -98,8 +98,8 @@ def test_a_quarter_turn_is_the_turn_of_numpy(degrees: float):
     assert np.abs(turned.numpy() - expected).mean() < 0.05
 
 
-def test_scale_and_shift_do_what_they_say():
-    """A disc about the middle: its area goes with the square of the scale, its centre with the shift."""
+def test_scale_and_shift_have_the_documented_effect():
+    """The area of a central disc grows with the square of the scale; its centre follows the shift."""
     y, x = torch.meshgrid(torch.linspace(-1, 1, 101), torch.linspace(-1, 1, 101), indexing="ij")
     masks = (y**2 + x**2 < 0.09).to(torch.uint8).expand(50, -1, -1)
     images = torch.zeros(50, 3, 101, 101)
@@ -182,7 +182,7 @@ def test_blur_is_the_gaussian_of_scipy():
         np.testing.assert_allclose(blurred[row].numpy(), expected, atol=1e-12)
 
 
-def test_noise_is_as_strong_as_drawn_and_of_each_image_its_own():
+def test_noise_has_the_drawn_strength_and_is_independent_between_images():
     images = torch.full((8, 3, 64, 64), 0.5)
     parameters = draw(only(noise=0.06), 8, generator())
     changed, _ = augment(images, None, parameters)
@@ -191,7 +191,7 @@ def test_noise_is_as_strong_as_drawn_and_of_each_image_its_own():
     assert likeness.abs().max() < 0.1
 
 
-# --- what is drawn
+# --- random parameters
 
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)
@@ -214,49 +214,3 @@ def test_the_same_seed_draws_the_same_numbers_and_strengths_do_not_shift_them():
     assert torch.equal(first.seed, second.seed)
     assert torch.equal(first.seed, draw(AUGMENTATIONS["strong"], 4, generator(7)).seed)
     assert not torch.equal(first.affine, draw(Augmentation(), 4, generator(8)).affine)
-
-
-# --- normalisation
-
-images = st.integers(0, 2**32).map(lambda seed: torch.rand(3, 3, 5, 6, generator=generator(seed)))
-
-
-@settings(max_examples=30, deadline=None)
-@given(images, st.floats(0.05, 1), st.floats(0, 1))
-def test_minmax_spans_the_range_and_undoes_brightness_and_contrast(
-    batch: torch.Tensor, scale: float, shift: float
-):
-    normal = normalise(batch, "minmax")
-    torch.testing.assert_close(normal.amin((1, 2, 3)), torch.zeros(3))
-    torch.testing.assert_close(normal.amax((1, 2, 3)), torch.ones(3))
-    torch.testing.assert_close(normalise(scale * batch + shift, "minmax"), normal, atol=1e-4, rtol=0)
-
-
-def test_minmax_takes_the_channels_together():
-    """Not each channel by itself: a red image stays red."""
-    tint = torch.tensor([0.6, 0.3, 0.1])[:, None, None]
-    red = tint + 0.2 * torch.rand(2, 3, 8, 8, generator=generator())
-    expected = [(image - image.min()) / (image.max() - image.min()) for image in red.numpy()]
-    np.testing.assert_allclose(normalise(red, "minmax").numpy(), np.stack(expected), atol=1e-6)
-
-
-@pytest.mark.parametrize("value", [0.0, 0.3, 1.0])
-def test_a_constant_image_becomes_zeros(value: float):
-    assert not normalise(torch.full((2, 3, 4, 4), value), "minmax").any()
-
-
-def test_imagenet_statistics_are_those_of_imagenet():
-    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
-    at_mean = mean[None, :, None, None].expand(1, 3, 2, 2)
-    torch.testing.assert_close(normalise(at_mean, "imagenet"), torch.zeros(1, 3, 2, 2))
-    above = (mean + std)[None, :, None, None].expand(1, 3, 2, 2)
-    torch.testing.assert_close(normalise(above, "imagenet"), torch.ones(1, 3, 2, 2))
-
-
-@pytest.mark.parametrize("how", ["minmax", "imagenet"])
-def test_normalising_leaves_its_argument_alone_and_gradients_flow(how):
-    batch = torch.rand(2, 3, 4, 4, generator=generator(), dtype=torch.float64, requires_grad=True)
-    before = batch.detach().clone()
-    normalise(batch, how).square().sum().backward()
-    assert torch.equal(batch, before)
-    assert batch.grad.abs().sum() > 0

@@ -13,9 +13,9 @@ class Silent:
 
 @pytest.mark.parametrize(("method", "backwards"), [("norm", 0), ("tent", 9)])
 def test_replayed_passes_are_counted(disc_model, monkeypatch, method, backwards):
-    monkeypatch.setattr(cuda_graph, "_recordable", lambda inputs: True)
-    monkeypatch.setattr(cuda_graph, "_aside", lambda work, inputs: work(*inputs))
-    monkeypatch.setattr(cuda_graph, "_record", lambda work, inputs: (Silent(), work(*inputs)))
+    monkeypatch.setattr(cuda_graph, "_can_capture", lambda inputs: True)
+    monkeypatch.setattr(cuda_graph, "_run_on_side_stream", lambda work, inputs: work(*inputs))
+    monkeypatch.setattr(cuda_graph, "_capture", lambda work, inputs: (Silent(), work(*inputs)))
     adapter = adapt(disc_model.network, method)
     adapter._replay.state.possible = True  # as on a GPU, for a fused optimiser
     for _ in range(6):

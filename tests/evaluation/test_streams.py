@@ -1,11 +1,9 @@
 import pytest
 import torch
 
-from ttdg.adaptation import adapt
-from ttdg.adaptation.judge.method import Verdict
-from ttdg.adaptation.judge.regressor import Prediction
+from ttdg.adaptation import Assessment, adapt
 from ttdg.evaluation.protocols import STREAMS
-from ttdg.evaluation.scoring import Scorer
+from ttdg.evaluation.scoring import measure_all, score_streams
 from ttdg.evaluation.streams import TargetStream, answers
 from ttdg.types import Batch
 
@@ -27,17 +25,19 @@ class Counter:
         self.seen = 0
 
 
-def a_leg(name, count):
+def a_target(name, count):
     masks = torch.zeros(1, 4, 4, dtype=torch.long)
+    images = [(name, f"{name}{i}") for i in range(count)]
     return TargetStream(
-        name, lambda: (Batch(torch.zeros(1, 3, 4, 4), masks, (f"{name}{i}",)) for i in range(count))
+        name, images, lambda: (Batch(torch.zeros(1, 3, 4, 4), masks, (f"{name}{i}",)) for i in range(count))
     )
 
 
 def states(stream, memory=True):
     """What the adapter had seen when it answered each batch of two targets of three."""
     return [
-        int(a.logits.max()) for _, a in answers(Counter(), [a_leg("a", 3), a_leg("b", 3)], stream, memory)
+        int(a.logits.max())
+        for _, a in answers(Counter(), [a_target("a", 3), a_target("b", 3)], stream, memory)
     ]
 
 
@@ -63,7 +63,7 @@ def test_offline_tent_is_the_network_after_one_pass(disc_model):
         for _ in range(3)
     ]
     adapter = adapt(disc_model, "tent", lr=1e-2)
-    given = [a.logits for _, a in answers(adapter, [TargetStream("x", lambda: batches)], "offline")]
+    given = [a.logits for _, a in answers(adapter, [TargetStream("x", [], lambda: batches)], "offline")]
     by_hand = adapt(disc_model, "tent", lr=1e-2)
     for batch in batches:
         by_hand(batch.images)
@@ -74,33 +74,28 @@ def test_offline_tent_is_the_network_after_one_pass(disc_model):
 
 @pytest.mark.parametrize("stream", sorted(STREAMS))
 def test_every_image_is_answered_once_in_order(stream):
-    names = [a.cases[0] for _, a in answers(Counter(), [a_leg("a", 3), a_leg("b", 2)], stream)]
+    names = [a.cases[0] for _, a in answers(Counter(), [a_target("a", 3), a_target("b", 2)], stream)]
     assert names == ["a0", "a1", "a2", "b0", "b1"]
 
 
-class Judging(Counter):
-    """Believes its first candidate of the first image of a batch, its second of every other."""
+class Assessing(Counter):
+    """Expects a Dice of 0.25 of the first image of a batch and 0.75 of every other."""
 
-    def __call__(self, images):
-        chosen = torch.ones(len(images), dtype=torch.long)
-        chosen[0] = 0
-        dice = torch.tensor([[0.25, 0.75]]).expand(len(images), 2)
-        self.verdict = Verdict(chosen, Prediction(dice, dice / 5, dice[None]), ("a", "b"))
-        return super().__call__(images)
+    def assessment(self):
+        return Assessment(("a", "b"), torch.tensor([0.25, 0.75]), torch.tensor([0.05, 0.15]))
 
 
-def test_what_a_method_expects_of_its_own_answers_is_kept_beside_their_scores():
+def test_the_dice_that_a_method_expects_is_kept_beside_the_scores():
     masks = torch.zeros(2, 8, 8, dtype=torch.long)
-    leg = TargetStream("x", lambda: [Batch(torch.zeros(2, 3, 8, 8), masks, ("p", "q"))])
-    scorer = Scorer("x", [("site", "p"), ("site", "q")], {"r": (1,)})
-    rows = [row for _, answer in answers(Judging(), [leg], "online") for row in scorer.add(answer)]
-    rows += scorer.finish()
-    said = {(case, metric): value for _, _, case, region, metric, value in rows if region == ""}
-    assert said["p", "expected"] == 0.25
-    assert said["q", "expected"] == 0.75
-    assert said["q", "half_width"] == pytest.approx(0.15)
-    assert {metric for _, metric in said} == {"seconds", "expected", "half_width"}
+    images = [("site", "p"), ("site", "q")]
+    target = TargetStream("x", images, lambda: [Batch(torch.zeros(2, 3, 8, 8), masks, ("p", "q"))])
+    rows, _ = score_streams(Assessing(), [target], "online", {"r": (1,)}, measure=measure_all())
+    expected = {(case, metric): value for _, _, case, region, metric, value in rows if region == ""}
+    assert expected["p", "expected"] == 0.25
+    assert expected["q", "expected"] == 0.75
+    assert expected["q", "half_width"] == pytest.approx(0.15)
+    assert {metric for _, metric in expected} == {"seconds", "expected", "half_width"}
 
 
 def test_a_method_that_expects_nothing_leaves_no_such_rows():
-    assert [a.said for _, a in answers(Counter(), [a_leg("a", 1)], "online")] == [{}]
+    assert [a.expected for _, a in answers(Counter(), [a_target("a", 1)], "online")] == [{}]

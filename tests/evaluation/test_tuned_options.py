@@ -34,7 +34,7 @@ def test_the_batch_of_a_search_is_read_where_the_file_says_it(tmp_path, said, re
 
 def test_a_torn_choice_is_one_sentence(tmp_path):
     (tmp_path / "a.yaml").write_text("chosen")
-    with pytest.raises(UserError, match="does not say what was chosen"):
+    with pytest.raises(UserError, match="does not hold a complete search"):
         chosen(tmp_path / "a.yaml")
 
 
@@ -43,7 +43,7 @@ def test_a_torn_choice_is_one_sentence(tmp_path):
 def test_a_torn_search_is_one_sentence(tmp_path, name, text):
     (tmp_path / "tuned").mkdir()
     (tmp_path / name).write_text(text)
-    with pytest.raises(UserError, match=r"does not say what was chosen.*ttdg bench"):
+    with pytest.raises(UserError, match=r"does not hold a complete search.*benchmark again"):
         searches(tmp_path)
 
 

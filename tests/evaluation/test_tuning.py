@@ -6,14 +6,15 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
-from ttdg.adaptation import METHODS, defaults
+from ttdg.adaptation import METHODS, adapt, defaults
 from ttdg.checkpoints import save
 from ttdg.cli import app
 from ttdg.cli.tune import small_hospitals_note
 from ttdg.data import Arrays, find_sites, load_benchmark, split
 from ttdg.errors import UserError
-from ttdg.evaluation import tuning as tuning
-from ttdg.evaluation.tuning import BUDGET, Search, configurations, grid_of, hospital
+from ttdg.evaluation import tuning
+from ttdg.evaluation.scoring import measure_dice, score_streams
+from ttdg.evaluation.tuning import BUDGET, Search, configurations, grid_of, hospital_stream
 from ttdg.training import load_sources
 
 SMALL = Search(hospitals=2, images=4, batch=2)
@@ -43,7 +44,9 @@ def test_a_hospital_is_the_same_every_time_and_has_one_shift(held_out, disc_mode
     search = Search(images=2, batch=1)
 
     def images(number):
-        return torch.cat([b.images for b in hospital(number, held_out, benchmark, search, device)])
+        return torch.cat(
+            [b.images for b in hospital_stream(number, held_out, benchmark, search, device).batches()]
+        )
 
     assert torch.equal(images(0), images(0))
     assert not torch.equal(images(0), images(3))  # the same site under another shift
@@ -60,13 +63,17 @@ def test_hospitals_stand_evenly_from_near_to_the_farthest(held_out, disc_model, 
     )
     search = Search(hospitals=4, images=1, batch=1, farthest=0.8)
     for number in range(4):
-        list(hospital(number, held_out, disc_model.card.benchmark, search, torch.device("cpu")))
+        list(
+            hospital_stream(
+                number, held_out, disc_model.card.benchmark, search, torch.device("cpu")
+            ).batches()
+        )
     assert strengths == pytest.approx([0.2, 0.4, 0.6, 0.8])
 
 
 def test_hospitals_hold_held_out_source_images_alone(held_out, disc_model):
     known = {case for arrays in held_out for case in arrays.cases}
-    batches = hospital(1, held_out, disc_model.card.benchmark, SMALL, torch.device("cpu"))
+    batches = hospital_stream(1, held_out, disc_model.card.benchmark, SMALL, torch.device("cpu")).batches()
     assert {case for batch in batches for case in batch.cases} <= known
 
 
@@ -84,15 +91,15 @@ def test_the_best_trial_is_chosen_and_a_tie_goes_to_the_defaults(held_out, disc_
     }
 
 
-def test_a_trial_is_reset_at_the_door_of_each_hospital(held_out, disc_model):
+def test_a_trial_is_reset_at_the_start_of_each_hospital(held_out, disc_model):
     together = tuning.run_trial(disc_model, "tent", {"lr": 1e-2}, held_out, SMALL)
-    benchmark, scores = disc_model.card.benchmark, []
+    benchmark, dice = disc_model.card.benchmark, []
     for number in range(2):
-        from ttdg.adaptation import adapt
-
-        batches = hospital(number, held_out, benchmark, SMALL, torch.device("cpu"))
-        scores += tuning.score(adapt(disc_model, "tent", lr=1e-2), batches, benchmark)[0]
-    assert together.dice == pytest.approx(sum(scores) / len(scores))
+        target = hospital_stream(number, held_out, benchmark, SMALL, torch.device("cpu"))
+        adapter = adapt(disc_model, "tent", lr=1e-2)  # a fresh adapter for each hospital
+        rows, _ = score_streams(adapter, [target], "online", benchmark.regions, measure=measure_dice)
+        dice += [value for *_, metric, value in rows if metric == "dice"]
+    assert together.dice == pytest.approx(sum(dice) / len(dice))
 
 
 def run(*arguments):
@@ -127,7 +134,7 @@ def test_another_search_in_the_file_is_not_written_over(tmp_path, discs, disc_mo
     assert run(*common, "--hospitals", 2).exit_code == 0
     before = (tmp_path / "t.yaml").read_text()
     monkeypatch.setattr(tuning, "tune", lambda *_: pytest.fail("it must be refused before the search"))
-    with pytest.raises(UserError, match=r"holds another search \(hospitals 2\); choose another --out"):
+    with pytest.raises(UserError, match=r"holds another search \(hospitals 2\); choose another file"):
         raise run(*common, "--hospitals", 3).exception
     assert (tmp_path / "t.yaml").read_text() == before
     for text in ("notes to keep", "[1]", "a: {method: tent}", "a: [", ""):
@@ -142,9 +149,10 @@ def test_the_images_each_hospital_really_had_are_counted(held_out, disc_model):
     for images in (1, *sizes, 99):
         search = Search(hospitals=4, images=images, batch=2)
         streams = (
-            hospital(n, held_out, disc_model.card.benchmark, search, torch.device("cpu")) for n in range(4)
+            hospital_stream(n, held_out, disc_model.card.benchmark, search, torch.device("cpu"))
+            for n in range(4)
         )
-        counts = tuple(sum(len(batch.cases) for batch in stream) for stream in streams)
+        counts = tuple(sum(len(batch.cases) for batch in stream.batches()) for stream in streams)
         assert tuning.images_found(held_out, search) == counts
     assert max(counts) < 99
 

@@ -1,10 +1,10 @@
-"""Affinities: symmetric in the order of graphs, blind to padding, and the factored MLP equal to the literal one."""
+"""Affinities: symmetric, unaffected by padding, and the factored MLP equal to the concatenating one."""
 
 import pytest
 import torch
 
 from ttdg.graphs import Affinity, MLPAffinity
-from ttdg.graphs.affinity import BySlices, by_distances, relu_sum
+from ttdg.graphs.affinity import ReluSumByChunks, relu_sum, relu_sum_by_cdist
 
 
 def graphs(seed: int = 0):
@@ -17,7 +17,7 @@ KINDS = [Affinity, MLPAffinity]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_affinity_of_j_to_i_is_that_of_i_to_j_transposed_and_of_one_stacked_matrix(kind):
+def test_affinities_are_symmetric_and_stored_as_one_stacked_matrix(kind):
     nodes, mask = graphs()
     M = kind(6).double()(nodes, mask)
     assert torch.equal(M, M.transpose(0, 1).mT)
@@ -62,7 +62,7 @@ def test_the_factored_mlp_is_the_literal_concatenating_mlp():
     assert torch.allclose(affinity(nodes, mask)[0, 3], expected, atol=1e-12)
 
 
-WAYS = {"by distances": by_distances, "by slices": lambda x, y, w: BySlices.apply(x, y, w, 3)}
+WAYS = {"by cdist": relu_sum_by_cdist, "by chunks": lambda x, y, w: ReluSumByChunks.apply(x, y, w, 3)}
 
 
 @pytest.mark.parametrize("way", WAYS)

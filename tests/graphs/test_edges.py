@@ -1,4 +1,4 @@
-"""Edges: symmetric, loop-free, bounded, blind to padding, and dropped in training only."""
+"""Edges: symmetric, zero diagonal, bounded, unaffected by padding, and dropped in training only."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Nodes: exact quotas, evenly spread, and no structure lost however small."""
+"""Nodes: an exact number per class, evenly spread, and at least one for every structure."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def blob_labels(seed: int, size: int = 16) -> torch.Tensor:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 999), st.integers(1, 40))
-def test_each_class_gives_its_quota_or_all_it_has_each_cell_once_and_only_its_own(seed, count):
+def test_each_class_gives_its_number_of_nodes_or_all_its_cells_without_repeats(seed, count):
     labels = blob_labels(seed)
     index, real = spread(class_cells(labels, (1, 2), (16, 16)), count)
     for image in range(2):
@@ -28,7 +28,7 @@ def test_each_class_gives_its_quota_or_all_it_has_each_cell_once_and_only_its_ow
             assert (labels[image].flatten()[picked] == label).all()
 
 
-def test_picks_are_spread_over_both_axes_where_raster_order_meets_one_column():
+def test_nodes_are_spread_over_both_axes_where_raster_order_would_hit_one_column():
     cells = torch.zeros(1, 1, 16, 16).bool()
     cells[0, 0, 3:13, 3:13] = True
     index, _ = spread(cells, 10)
@@ -99,7 +99,7 @@ def test_z_order_visits_every_cell_once(shape):
     assert torch.equal(z_order(*shape).sort().values, torch.arange(shape[0] * shape[1]))
 
 
-def test_levels_of_unequal_width_are_refused_in_words():
+def test_levels_with_unequal_channels_raise_an_error_with_a_remedy():
     with pytest.raises(UserError, match="project them to one width"):
         sample_nodes(
             [torch.rand(1, 3, 4, 4), torch.rand(1, 5, 4, 4)],

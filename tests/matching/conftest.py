@@ -1,4 +1,4 @@
-"""Planted matching problems, small enough for milliseconds."""
+"""Small planted matching problems, solved in milliseconds."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Agreement: a correlation and a mean over matches, highest at the truth."""
+"""`agreement`: equal to its definition, and highest for the true matching."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import torch
 from ttdg.matching import agreement, centred_edges, cosine_affinity, round_matching
 
 
-def test_for_two_graphs_it_is_the_evidence_in_the_correlation_of_edges_and_the_affinity_of_nodes(plant):
+def test_agreement_of_two_graphs_is_the_evidence_from_edge_correlation_and_node_affinity(plant):
     planted = plant(0, [6, 6], 6, edge_noise=0.3, node_noise=0.5)
     graphs, M = planted.graphs, cosine_affinity(planted.graphs)
     order = planted.pairs[0, 1].argmax(1)
@@ -20,7 +20,7 @@ def test_for_two_graphs_it_is_the_evidence_in_the_correlation_of_edges_and_the_a
     assert float(found) == pytest.approx(expected, rel=1e-9)
 
 
-def test_random_matchings_of_random_graphs_agree_by_less_than_chance_is_good_for():
+def test_random_matchings_of_random_graphs_agree_by_less_than_chance_can_explain():
     draw = torch.Generator().manual_seed(0)
     A = torch.rand(4, 10, 10, generator=draw).triu(1)
     M, mask = torch.randn(4, 4, 10, 10, generator=draw), torch.ones(4, 10).bool()

@@ -1,4 +1,4 @@
-"""Directions: the literal double sums of the paper, and half the gradient of their objectives."""
+"""Directions: equal to the paper's double sums, and half the gradient of their objectives."""
 
 import pytest
 import torch
@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from ttdg.matching import (
     edge_direction,
-    in_gains,
     label_gram_direction,
     node_direction,
     qap_direction,
     qap_objective,
+    scale_by_mean_gain,
     stacked,
     within_class,
 )
@@ -85,7 +85,7 @@ def test_the_qap_direction_is_half_the_gradient_of_the_objective(seed, with_affi
 @pytest.mark.parametrize("with_unary", [False, True])
 @pytest.mark.parametrize("with_affinity", [False, True])
 @pytest.mark.parametrize("weight", [0.0, 0.3])
-def test_the_qap_direction_is_the_sum_of_whichever_terms_there_are(ragged, weight, with_affinity, with_unary):
+def test_the_qap_direction_is_the_sum_of_the_terms_that_are_given(ragged, weight, with_affinity, with_unary):
     edges, affinity, U, _ = ragged(10, SIZES, 6)
     E = torch.rand(U.shape, generator=torch.Generator().manual_seed(0), dtype=U.dtype)
     M, unary = affinity if with_affinity else None, E if with_unary else None
@@ -140,8 +140,8 @@ def test_the_stacked_layout_holds_the_same_blocks_in_one_matrix(ragged):
     assert torch.equal(node_direction(other, U), node_direction(affinity.contiguous(), U))
 
 
-def test_in_gains_a_graph_s_mean_gain_is_one_whatever_the_scale(ragged):
+def test_after_scaling_by_mean_gain_every_graph_has_mean_gain_one(ragged):
     _, _, V, mask = ragged(9, SIZES, 6)
-    scaled = in_gains(1e6 * V, mask)
+    scaled = scale_by_mean_gain(1e6 * V, mask)
     gain = ((scaled.amax(2) - scaled.mean(2)) * mask).sum(1) / mask.sum(1).clamp(min=1)
     assert torch.allclose(gain, torch.tensor([1.0, 0.0, 1.0, 1.0]).double())

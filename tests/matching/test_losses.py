@@ -1,4 +1,4 @@
-"""Losses: convex, exact in gradient, blind to padding, and Eqs. 9 and 12 as printed where they are defined."""
+"""Losses: convexity, exact gradients, no effect of padding, and Eq. 9 and Eq. 12 as printed where defined."""
 
 import math
 
@@ -47,7 +47,7 @@ def test_fenchel_young_has_gradient_prediction_minus_target(seed):
     assert torch.allclose(G * rows.sum(), P - X, atol=1e-9)
 
 
-def test_that_gradient_is_the_derivative_of_the_value():
+def test_the_gradient_of_fenchel_young_is_the_derivative_of_its_value():
     S, X, rows, cols = one_problem(0)
     step = 1e-5 * uniform(9, *S.shape)
     value = lambda S: float(fenchel_young(S, X, rows, cols, 0.2, **TIGHT))  # noqa: E731
@@ -118,7 +118,7 @@ def test_cross_entropy_is_the_mean_surprise_of_the_matched_points():
 
 
 @pytest.mark.parametrize("form", ["cross_entropy", "fenchel_young", "squared"])
-def test_universe_losses_are_blind_to_padding_and_teach_no_target(form):
+def test_universe_losses_ignore_padding_and_give_targets_no_gradient(form):
     nodes, universe, U, mask = universe_problem(3)
     U = (U + 0.1 * mask[:, :, None]).requires_grad_()
     changed = torch.where(mask[:, :, None], nodes, 50.0).requires_grad_()
@@ -128,7 +128,7 @@ def test_universe_losses_are_blind_to_padding_and_teach_no_target(form):
     assert (torch.autograd.grad(losses[1], changed)[0][~mask] == 0).all()
 
 
-def test_universe_losses_forget_forbidden_points():
+def test_universe_losses_ignore_forbidden_points():
     nodes, universe, U, mask = universe_problem(4)
     allowed = torch.ones_like(U).bool()
     allowed[:, :, 0] = False
@@ -145,7 +145,7 @@ FORMS = ["fenchel_young", "focal", "paper"]
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_matching_losses_are_blind_to_padding_and_to_a_graph_and_itself(form, ragged):
+def test_matching_losses_ignore_padding_and_the_blocks_of_a_graph_with_itself(form, ragged):
     affinity, U, mask = matching_problem(0, ragged)
     real = mask[:, None, :, None] & mask[None, :, None, :] & ~torch.eye(4).bool()[:, :, None, None]
     changed = torch.where(real, affinity, 7.0).requires_grad_()
@@ -164,7 +164,7 @@ def test_the_true_affinity_costs_less_than_a_wrong_one(form, ragged):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_matching_losses_teach_no_target_and_survive_a_batch_without_matches(form, ragged):
+def test_matching_losses_give_targets_no_gradient_and_are_zero_without_matches(form, ragged):
     affinity, U, mask = matching_problem(2, ragged)
     U.requires_grad_()
     assert matching_loss(affinity, U, mask, form=form).grad_fn is None
@@ -194,7 +194,7 @@ def test_only_fenchel_young_corrects_a_confident_error_in_full():
     assert size["paper"] < 1e-3
 
 
-def test_an_unknown_form_is_answered_with_the_known_ones(ragged):
+def test_an_unknown_form_raises_an_error_that_lists_the_known_ones(ragged):
     affinity, U, mask = matching_problem(4, ragged)
     with pytest.raises(UserError, match="did you mean 'focal'"):
         matching_loss(affinity, U, mask, form="fokal")

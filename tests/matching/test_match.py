@@ -1,4 +1,4 @@
-"""The front door: exact on clean graphs, better than the peer on noisy ones, and clear about wrong input."""
+"""`match`: exact without noise, better than pygmtools with noise, and clear errors for wrong input."""
 
 import pygmtools
 import pytest
@@ -37,7 +37,7 @@ def test_matches_agree_round_every_cycle(plant, method):
     assert cycle_violation(match(planted.graphs, universe_size=8, method=method).pairs) <= 0
 
 
-def test_matching_pair_by_pair_need_not_agree_and_says_so_by_having_no_universe(plant):
+def test_pairwise_matches_need_not_be_cycle_consistent_and_have_no_universe(plant):
     planted = plant(1, [7, 7, 7, 7], 7, node_noise=1.5)
     matches = match(planted.graphs, universe_size=7, method="pairwise")
     assert matches.universe is None
@@ -58,7 +58,7 @@ def test_renaming_nodes_and_graphs_renames_the_matches(plant, method):
     assert torch.equal(match(new, universe_size=6, method=method).pairs, expected)
 
 
-@pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated")  # pygmtools' own
+@pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated")  # raised inside pygmtools
 @pytest.mark.parametrize("sizes", [[10, 10, 10, 10], [8, 8, 8, 8]])
 def test_recall_under_noise_is_not_below_pygmtools_at_its_better_schedule(plant, sizes):
     ours, theirs = [], []
@@ -87,19 +87,19 @@ def test_two_graphs_are_matched_alike_in_either_order(plant):
         assert torch.equal(there, back.T)
 
 
-def test_of_two_graphs_either_is_the_universe_itself_and_parts_of_both_may_be_alone(plant):
+def test_two_graphs_are_matched_when_both_have_nodes_without_a_partner(plant):
     for seed in range(5):
         planted = plant(seed, [9, 8], 12)
         assert recall(match(planted.graphs, universe_size=12).pairs, planted.pairs) > 0.99
 
 
 def links(seed: int, m: int, n: int, d: int) -> tuple[GraphBatch, Tensor]:
-    """Edges that are there or not, some turned over: unlike those on which the constants of `match` were chosen."""
+    """Graphs with present or absent edges, some flipped: a family not used to choose the constants of `match`."""
     draw = torch.Generator().manual_seed(seed)
     points, linked = torch.randn(d, 8, generator=draw), torch.rand(d, d, generator=draw).triu(1) > 0.7
     truth = torch.stack([torch.randperm(d, generator=draw)[:n] for _ in range(m)])
-    seen = (linked | linked.T)[truth[:, :, None], truth[:, None, :]]
-    edges = (seen ^ (torch.rand(m, n, n, generator=draw) < 0.03)).float().triu(1)
+    clean = (linked | linked.T)[truth[:, :, None], truth[:, None, :]]
+    edges = (clean ^ (torch.rand(m, n, n, generator=draw) < 0.03)).float().triu(1)
     nodes = points[truth] + torch.randn(m, n, 8, generator=draw)
     mask = torch.ones(m, n).bool()
     true = (truth[:, None, :, None] == truth[None, :, None, :]).float()
@@ -139,7 +139,7 @@ def test_graphs_of_unequal_sizes_become_one_padded_batch():
     assert (batch.nodes[1, 1:] == 0).all()
 
 
-def test_edges_that_do_not_fit_their_nodes_are_refused_in_words():
+def test_edges_of_the_wrong_shape_raise_an_error_that_names_the_graph():
     with pytest.raises(UserError, match=r"graph 1 has 2 nodes but edges of shape \(3, 3\)"):
         graph_batch([(torch.ones(3, 2), torch.ones(3, 3)), (torch.ones(2, 2), torch.ones(3, 3))])
 
@@ -148,6 +148,6 @@ def test_a_single_graph_is_matched_to_the_universe_alone(plant):
     assert match(plant(0, [4], 5).graphs, universe_size=5).universe.sum() == 4
 
 
-def test_an_unknown_method_is_answered_with_the_known_ones(plant):
+def test_an_unknown_method_raises_an_error_that_lists_the_known_ones(plant):
     with pytest.raises(UserError, match=r"did you mean 'hippi'.*known: ga, hippi, pairwise, spectral"):
         match(plant(0, [3, 3], 3).graphs, universe_size=3, method="hipi")

@@ -1,7 +1,7 @@
-"""A GPU is never waited for inside a loop.
+"""No loop reads a value from a GPU, which would block the host.
 
-Shown without one: the code runs on `meta` tensors, which have a shape but no values. Whoever asks one of them for a
-value, or for the number of its non-zeros, gets an exception instead.
+The tests need no GPU: the code runs on `meta` tensors, which have a shape but no values. Reading a value, or the number
+of non-zeros, raises.
 """
 
 import sys
@@ -29,7 +29,7 @@ aten = torch.ops.aten
 
 
 class Launches(TorchDispatchMode):
-    """Counts what runs on the device. Copies from the host are refused: they, too, are waited for."""
+    """Counts operations that launch a kernel. A copy from the host raises, because it blocks too."""
 
     count = 0
 
@@ -44,8 +44,8 @@ class Launches(TorchDispatchMode):
 
 @pytest.fixture
 def launches(monkeypatch):
-    """On a device of shapes without values; it never answers that enough is enough."""
-    monkeypatch.setattr(torch, "autocast", lambda *options, **more: nullcontext())  # unknown to this device
+    """Runs the test on `meta` tensors, with convergence tests that never succeed; yields the launch counter."""
+    monkeypatch.setattr(torch, "autocast", lambda *options, **more: nullcontext())  # not supported on `meta`
     monkeypatch.setattr(sys.modules["ttdg.matching.nonblocking"], "_sent", lambda question: (question, None))
     monkeypatch.setattr(sys.modules["ttdg.matching.nonblocking"], "_arrived", lambda answer, event: False)
     with torch.device("meta"), Launches() as counter:
@@ -54,7 +54,7 @@ def launches(monkeypatch):
 
 @pytest.fixture
 def fused(monkeypatch, launches):
-    """The same with a fused kernel: one launch."""
+    """The same with Sinkhorn as a fused kernel, which is one launch."""
 
     def plan(scores, *options):
         return torch.zeros_like(scores), None
@@ -63,7 +63,7 @@ def fused(monkeypatch, launches):
     return launches
 
 
-def test_the_device_of_these_tests_refuses_to_be_asked(launches):
+def test_reading_a_value_raises_on_the_device_of_these_tests(launches):
     x = torch.zeros(3)
     with pytest.raises(RuntimeError, match="meta"):
         bool(x.sum() > 0)
@@ -75,7 +75,7 @@ def test_the_device_of_these_tests_refuses_to_be_asked(launches):
 
 @pytest.mark.parametrize("shape", [(5, 7), (7, 7), (9, 7)])
 @pytest.mark.parametrize("tolerance", [0.0, 1e-3])
-def test_sinkhorn_and_its_gradient_by_the_sweeps_do_not_wait(launches, shape, tolerance):
+def test_sinkhorn_and_its_unrolled_gradient_do_not_block(launches, shape, tolerance):
     n, d = shape
     S = torch.rand(2, n, d).requires_grad_()
     P = sinkhorn(
@@ -84,7 +84,7 @@ def test_sinkhorn_and_its_gradient_by_the_sweeps_do_not_wait(launches, shape, to
     assert torch.autograd.grad(P.sum(), S)[0].shape == S.shape
 
 
-def test_the_solver_its_parts_and_its_losses_do_not_wait(launches):
+def test_the_solver_its_parts_and_its_losses_do_not_block(launches):
     nodes, mask, universe = torch.rand(3, 5, 8).requires_grad_(), torch.ones(3, 5).bool(), torch.rand(6, 8)
     edges = Edges(8)(nodes, mask, torch.rand(3, 5, 2))
     for affinity in (Affinity(8), MLPAffinity(8)):
@@ -103,12 +103,10 @@ def test_the_solver_its_parts_and_its_losses_do_not_wait(launches):
         torch.autograd.grad(loss, [nodes, *affinity.parameters()])
 
 
-def test_sampling_nodes_does_not_wait(launches):
+def test_sampling_nodes_does_not_block(launches):
     order = torch.arange(64)
     sampling = sys.modules["ttdg.graphs.sampling"]
-    with (
-        pytest.MonkeyPatch.context() as patch
-    ):  # the order of cells is copied to a device once, then kept there
+    with pytest.MonkeyPatch.context() as patch:  # the real `z_order` copies to the device once, then caches
         patch.setattr(sampling, "z_order", lambda height, width, device: order[: height * width])
         nodes = sample_nodes(
             [torch.rand(2, 4, 8, 8)], torch.zeros(2, 32, 32).long(), classes=(1, 2), per_class=5
@@ -128,7 +126,7 @@ def test_one_adaptation_step_is_fewer_than_three_hundred_launches(fused):
     assert fused.count < 300
 
 
-def test_an_iteration_of_the_solver_is_five_launches_and_a_question_three_more(fused):
+def test_a_solver_iteration_is_five_launches_and_a_convergence_test_three_more(fused):
     edges, affinity, mask = torch.rand(4, 9, 9), torch.rand(4, 4, 9, 9), torch.ones(4, 9).bool()
     rows, columns, start = torch.ones(4, 9), torch.ones(4, 12), torch.rand(4, 9, 12)
     M = stacked(affinity)
@@ -149,18 +147,18 @@ def test_an_iteration_of_the_solver_is_five_launches_and_a_question_three_more(f
     assert launched(20, 1e-5) - launched(10, 1e-5) == 10 * 5 + 2 * 3
 
 
-def test_several_questions_are_answered_yes_if_all_are():
+def test_several_conditions_are_met_if_all_are():
     done = NonBlockingAll()
     assert done(torch.tensor([True, True]))
     assert not done(torch.tensor([True, False]))
 
 
-def test_on_a_cpu_the_answer_is_that_to_the_question_asked():
+def test_on_a_cpu_the_result_is_that_of_the_current_call():
     done = NonBlockingAll()
     assert [done(torch.tensor(x)) for x in (False, True, False)] == [False, True, False]
 
 
-def test_on_a_gpu_the_answer_is_that_to_the_question_before(monkeypatch):
+def test_on_a_gpu_the_result_is_that_of_the_previous_call(monkeypatch):
     module, truths = sys.modules["ttdg.matching.nonblocking"], iter([True, False, True, True])
     monkeypatch.setattr(module, "_sent", lambda question: (next(truths), None))
     monkeypatch.setattr(module, "_arrived", lambda answer, event: answer)

@@ -1,4 +1,4 @@
-"""Rounding: the best discrete matching, and nothing that is impossible."""
+"""Rounding: the best hard matching, without forbidden pairs."""
 
 from itertools import permutations
 
@@ -55,7 +55,7 @@ def test_a_forbidden_pair_is_not_matched_even_where_nothing_else_is_left():
     assert torch.equal(U[0].sum(1), torch.tensor([0.0, 1, 1]).double())
 
 
-def test_forbidden_pairs_cost_the_possible_ones_no_digits():
+def test_forbidden_pairs_do_not_reduce_the_precision_of_the_others():
     S = torch.tensor([[[1.0, 1.0 + 1e-6, FORBIDDEN], [1.0 + 1e-6, 1.0, FORBIDDEN]]], dtype=torch.float64)
     assert torch.equal(round_matching(S, torch.ones(1, 2).bool())[0, :, :2], torch.eye(2).flip(0).double())
 

@@ -1,4 +1,4 @@
-"""The one iteration: it recovers planted matchings, climbs its Lyapunov function, and stops when at rest."""
+"""`solve`: recovers planted matchings, increases its Lyapunov function, and stops at convergence."""
 
 import itertools
 from functools import partial
@@ -13,11 +13,11 @@ from ttdg.matching import (
     assign,
     cosine_affinity,
     edge_direction,
-    in_gains,
     pairwise,
     qap_direction,
     round_matching,
     same_class,
+    scale_by_mean_gain,
     soft_affinity,
     solve,
     spectral_start,
@@ -39,7 +39,7 @@ def psd(m: int, n: int, seed: int) -> torch.Tensor:
 
 
 def entropy(U: torch.Tensor) -> torch.Tensor:
-    """Of the matching and its slack row, which holds what the universe is not used for."""
+    """Entropy of the matching and its slack row, which holds the unused universe points."""
     slack = (1 - U.sum(1)).clamp(min=0)
     return -torch.xlogy(U, U).sum() - torch.xlogy(slack, slack).sum()
 
@@ -84,7 +84,7 @@ def test_isomorphic_graphs_are_recovered_exactly_from_their_edges_and_nodes(plan
     planted = plant(1, [8, 8, 8], 8)
     graphs = planted.graphs
     M = soft_affinity(cosine_affinity(graphs), graphs.mask)
-    direction = lambda U: in_gains(qap_direction(graphs.edges, M, U), graphs.mask)  # noqa: E731
+    direction = lambda U: scale_by_mean_gain(qap_direction(graphs.edges, M, U), graphs.mask)  # noqa: E731
     U = solve(direction, spectral_start(M, graphs.mask, 8), graphs.mask, tau=annealing(0.1, 0.02))
     assert torch.equal(pairwise(round_matching(U.matching, graphs.mask)), planted.pairs)
 
@@ -126,7 +126,7 @@ def test_padding_changes_no_step(ragged):
     assert (padded[:, 5:] == 0).all()
 
 
-def test_an_empty_and_a_single_node_graph_disturb_nobody(ragged):
+def test_an_empty_and_a_single_node_graph_give_finite_matchings(ragged):
     edges, affinity, U, mask = problem(ragged, [5, 0, 1])
     result = four_steps(edges, affinity, U, mask)
     assert result.isfinite().all()
@@ -165,21 +165,21 @@ def test_the_objective_is_that_of_the_returned_matching(ragged):
     assert torch.isclose(chosen.objective, torch.tensor(9.0).double())
 
 
-def test_how_well_it_did_is_computed_only_for_those_who_ask(ragged):
+def test_the_objective_is_computed_only_on_access(ragged):
     edges, _affinity, U, mask = problem(ragged, [5, 4])
-    asked = []
+    calls = []
 
     def objective(U):
-        asked.append(U)
+        calls.append(U)
         return U.sum()
 
     solution = solve(partial(edge_direction, edges), U, mask, max_iterations=3, objective=objective)
-    assert not asked
+    assert not calls
     assert torch.isclose(solution.objective, torch.tensor(9.0).double())
-    assert [U is solution.matching for U in asked] == [True]
+    assert [U is solution.matching for U in calls] == [True]
 
 
-def test_without_an_iteration_nothing_is_at_rest(ragged):
+def test_without_an_iteration_the_residual_is_infinite(ragged):
     edges, _affinity, U, mask = problem(ragged, [5, 4])
     solution = solve(partial(edge_direction, edges), U, mask, max_iterations=0)
     assert solution.matching is U

@@ -1,4 +1,4 @@
-"""The spectral start: consistent affinities are synchronised exactly, noisy ones better than pair by pair."""
+"""The spectral start: consistent affinities are synchronised exactly, and the start is a soft matching."""
 
 import pytest
 import torch

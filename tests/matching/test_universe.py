@@ -1,4 +1,4 @@
-"""Universe matchings: soft assignment at every size, typed universes, and Lemma 1 in integers."""
+"""Universe matchings: soft assignment for all sizes, class-typed universes, and Lemma 1 in integers."""
 
 import pytest
 import torch
@@ -65,7 +65,7 @@ def test_with_a_dustbin_poor_nodes_stay_unmatched_and_good_ones_do_not():
     assert (assign(S, torch.ones(1, 3).bool(), outlier_score=-9.0, **CONVERGED).sum(2) > 0.99).all()
 
 
-def test_padding_is_no_outlier():
+def test_padding_does_not_change_an_assignment_with_a_dustbin():
     S = scores(1, 3, 4)
     padded = torch.cat([S, torch.full((1, 2, 4), 9.0).double()], 1)
     mask = torch.arange(5)[None] < 3
@@ -146,8 +146,8 @@ def test_the_blocks_of_pairs_are_those_above_the_diagonal(ragged):
     assert torch.equal(of_pairs(affinity), affinity[i, j])
 
 
-def test_what_was_first_paired_in_inference_mode_can_be_learned_from_later():
-    m = 11  # paired by no other test: the indices are kept
+def test_indices_cached_in_inference_mode_can_be_differentiated_later():
+    m = 11  # a size that no other test uses, because the indices are cached
     with torch.inference_mode():
         of_pairs(torch.rand(m, m, 2, 2))
     blocks = torch.rand(m, m, 2, 2, requires_grad=True)

@@ -23,7 +23,7 @@ def draw_maps() -> Maps:
 
 
 def random_maps(seed: int) -> tuple[Tensor, Tensor]:
-    """Six images of two regions, of any small size: soft blobs, noise, and empty, full and tiny truths."""
+    """Six images of two regions, of random small size: soft blobs, noise, and empty, full and tiny truths."""
     generator = torch.Generator().manual_seed(seed)
 
     def uniform(*shape: int) -> Tensor:

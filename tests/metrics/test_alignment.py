@@ -11,7 +11,7 @@ seeds = st.integers(0, 10_000)
 
 
 def by_definition(mask: np.ndarray, truth: np.ndarray) -> float:
-    """E_φ of one binary map, written out."""
+    """E_φ of one binary map, directly from its definition."""
     F, G = mask.astype(float), truth.astype(float)
     a, b = F - F.mean(), G - G.mean()
     phi = (1 + 2 * a * b / (a**2 + b**2 + np.spacing(1))) ** 2 / 4
@@ -43,7 +43,7 @@ def peer(probabilities: Tensor, truth: Tensor) -> sod.Emeasure:
 def test_curves_and_their_maximum_are_those_of_pysodmetrics(draw_maps, seed):
     probabilities, truth = draw_maps(seed)
     curves, measure = alignment_curve(probabilities, truth), peer(probabilities, truth)
-    theirs = np.flip(np.stack(measure.changeable_ems), 1)  # they count thresholds down
+    theirs = np.flip(np.stack(measure.changeable_ems), 1)  # pysodmetrics orders thresholds downwards
     np.testing.assert_allclose(curves.flatten(0, 1), theirs, atol=1e-9)
     ours = max_alignment(curves.flatten(0, 1)[:, None])
     np.testing.assert_allclose(ours, measure.get_results()["em"]["curve"].max(), atol=1e-9)

@@ -1,4 +1,4 @@
-"""The values of two discs that were worked out by other implementations, to six digits."""
+"""Scores of two discs equal the values of other implementations, to six digits."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def test_dice_alignment_and_structure_of_masks_have_the_published_values(cases, 
     torch.testing.assert_close(structure(maps, truth), published(STRUCTURE), **near)
 
 
-def test_the_imitations_have_the_values_that_others_report(cases):
+def test_the_published_variants_have_the_values_of_the_published_code(cases):
     prediction, truth = cases
     near = {"rtol": 0, "atol": 1e-6}
     torch.testing.assert_close(alignment_vptta(prediction, truth), published(ALIGNMENT_VPTTA), **near)

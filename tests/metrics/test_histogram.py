@@ -35,7 +35,7 @@ def test_the_histogram_is_numpys():
 
 
 def test_many_small_masks_are_counted_as_one_by_one():
-    """More tables than 16 bits can number."""
+    """The counters of 40 masks need more than 16 bits."""
     probabilities = torch.rand(40, 1, 5, 6, generator=torch.Generator().manual_seed(0))
     truth = probabilities > 0.7
     singly = torch.cat([histogram(p[None], g[None]) for p, g in zip(probabilities, truth, strict=True)])

@@ -33,7 +33,7 @@ def test_an_instance_below_the_confidence_is_left_out_and_a_false_one_counts_zer
     assert instance_dice(squares((2, 2)), np.zeros((16, 16), bool)) == (0.0, 1)
 
 
-def test_it_flatters_where_dice_does_not():
+def test_instance_dice_ignores_a_missed_structure_that_dice_counts():
     truth, found = squares((2, 2), (2, 10)) > 0, squares((2, 2))
     dice = 2 * (truth & (found > 0)).sum() / (truth.sum() + (found > 0).sum())
     assert instance_dice(found, truth)[0] == 1 > dice

@@ -1,4 +1,4 @@
-"""The published values of the imitations are in test_golden.py; here, how they go wrong."""
+"""How the published variants deviate from the definitions; their values are in test_golden.py."""
 
 import torch
 from hypothesis import given, settings
@@ -10,7 +10,7 @@ from ttdg.metrics.published_variants import alignment_vptta
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10_000))
-def test_the_imitated_alignment_is_nearly_right_for_masks_that_are_not_empty(draw_maps, seed):
+def test_the_published_alignment_is_nearly_right_for_masks_that_are_not_empty(draw_maps, seed):
     probabilities, truth = draw_maps(seed)
     masks = probabilities >= 0.5
     masks[..., 0, 0] |= ~masks.flatten(2).any(-1)
@@ -18,7 +18,7 @@ def test_the_imitated_alignment_is_nearly_right_for_masks_that_are_not_empty(dra
     torch.testing.assert_close(alignment_vptta(masks, truth), right, rtol=0, atol=0.01)
 
 
-def test_the_imitated_alignment_takes_an_empty_mask_for_a_full_one():
+def test_the_published_alignment_takes_an_empty_mask_for_a_full_one():
     none = torch.zeros(1, 1, 10, 10, dtype=torch.bool)
     assert alignment_vptta(none, none) == 0
     assert alignment_vptta(none, ~none) > 1

@@ -12,7 +12,7 @@ seeds = st.integers(0, 10_000)
 
 
 def peer(p: np.ndarray, g: np.ndarray) -> float:
-    """S_α from pysodmetrics, whose own sum over quadrants is not a number if one of them is empty."""
+    """S_α from pysodmetrics, with a sum over quadrants that skips empty ones, where pysodmetrics gives NaN."""
     measure = sod.Smeasure()
     if g.all() or not g.any():
         return measure.cal_sm(p, g)
@@ -55,7 +55,7 @@ def test_the_sum_over_quadrants_above_is_the_peers_own(disc_pair):
 @pytest.mark.parametrize("level", [0.0, 0.3, 0.9999, 1.0])
 @pytest.mark.parametrize("noise", [0.0, 1e-6, 1e-4, 1e-2])
 def test_nearly_constant_maps_keep_their_precision(level, noise):
-    """Where the variance is tiny beside the mean, sums in float32 would miss by 1e-4."""
+    """Where the variance is tiny relative to the mean, plain float32 sums would be off by 1e-4."""
     truth = blob()
     wave = torch.rand(truth.shape, generator=torch.Generator().manual_seed(0))
     maps = (level + noise * (wave - 0.5)).clamp(0, 1)
@@ -63,7 +63,7 @@ def test_nearly_constant_maps_keep_their_precision(level, noise):
 
 
 def corners() -> Tensor:
-    """Two corners of the image: the other two quadrants hold background only."""
+    """A truth in two opposite corners: the other two quadrants contain background only."""
     truth = torch.zeros(1, 1, 64, 64, dtype=torch.bool)
     truth[..., :10, :10] = truth[..., -10:, -10:] = True
     return truth
@@ -113,7 +113,7 @@ def test_an_empty_truth_scores_what_the_map_leaves_out_and_a_full_one_what_it_co
 @settings(max_examples=15, deadline=None)
 @given(seeds)
 def test_transposed_images_score_the_same(draw_maps, seed):
-    """Flipped ones need not: the centroid's own row and column count to the upper left."""
+    """Flipped images may score differently, because the centroid's row and column belong to the upper left."""
     probabilities, truth = draw_maps(seed)
     transposed = structure(probabilities.mT, truth.mT)
     torch.testing.assert_close(transposed, structure(probabilities, truth), rtol=0, atol=2e-6)
@@ -137,7 +137,7 @@ def test_autocast_changes_nothing(disc_pair):
     assert torch.equal(inside, structure(soft.float(), truth))
 
 
-def test_the_speed_a_user_asks_of_float32_products_costs_no_precision(disc_pair):
+def test_the_users_float32_matmul_precision_does_not_change_the_score(disc_pair):
     _, truth, soft = disc_pair
     usual = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")

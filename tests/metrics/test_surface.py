@@ -18,7 +18,7 @@ seeds = st.integers(0, 10_000)
 @pytest.fixture(scope="session")
 def draw_masks(draw_maps):
     def draw(seed: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Predictions and truths, none of them empty, and their spacings."""
+        """Predictions and truths, none of them empty, and the pixel spacings."""
         probabilities, truth = draw_maps(seed)
         prediction = probabilities >= 0.5
         prediction[..., 0, 0] |= ~prediction.flatten(2).any(-1)
@@ -35,7 +35,7 @@ def test_hd95_and_assd_are_monais(draw_masks, seed, physical):
     prediction, truth, spacing = draw_masks(seed)
     options = {"include_background": True, "spacing": spacing.tolist() if physical else None}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # MONAI deprecates a parameter of its own
+        warnings.simplefilter("ignore")  # MONAI warns about one of its own parameters
         theirs = (
             compute_hausdorff_distance(prediction, truth, percentile=95, **options),
             compute_average_surface_distance(prediction, truth, symmetric=True, **options),
@@ -77,7 +77,7 @@ def test_scaled_pixels_scale_every_distance(draw_masks, seed, factor):
 
 @settings(max_examples=12, deadline=None)
 @given(seeds)
-def test_roles_flips_and_transposition_change_nothing(draw_masks, seed):
+def test_swapping_flipping_and_transposing_masks_changes_no_distance(draw_masks, seed):
     prediction, truth, spacing = draw_masks(seed)
     for measure in (hd95, hd95_pooled, assd):
         score = measure(prediction, truth, spacing)

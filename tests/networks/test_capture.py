@@ -12,7 +12,7 @@ from torch.optim import SGD, Adam, AdamW, RMSprop
 
 from ttdg.adaptation import adapt
 from ttdg.networks import batchnorm, cuda_graph
-from ttdg.networks.capture import CaptureGuard, clear_optimiser, make_capturable, zero_state_is_fresh
+from ttdg.networks.capture import CaptureGuard, make_capturable, reset_optimiser, zero_state_is_fresh
 
 
 def a_network() -> nn.Sequential:
@@ -42,7 +42,7 @@ def steps(optimiser, parameters, seed):
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("name", OPTIMISERS)
-def test_an_optimiser_that_forgot_goes_on_like_a_new_one_bit_for_bit(name, fused):
+def test_a_reset_optimiser_continues_like_a_new_one_bit_for_bit(name, fused):
     if fused and name == "rmsprop":
         return  # has no fused form
     options = {"fused": True} if fused else {}
@@ -55,7 +55,7 @@ def test_an_optimiser_that_forgot_goes_on_like_a_new_one_bit_for_bit(name, fused
     with torch.no_grad():
         for p, value in zip(used, start, strict=True):
             p.copy_(value)
-    clear_optimiser(optimiser)
+    reset_optimiser(optimiser)
     steps(optimiser, used, seed=2)
     steps(OPTIMISERS[name](new, lr=0.1, **options), new, seed=2)
     assert all(torch.equal(a, b) for a, b in zip(used, new, strict=True))
@@ -66,7 +66,7 @@ def test_an_optimiser_that_forgot_goes_on_like_a_new_one_bit_for_bit(name, fused
 
 
 @pytest.mark.parametrize("name", ["adam", "momentum"])
-def test_a_prepared_optimiser_steps_like_any_other(name):
+def test_a_capturable_optimiser_steps_like_any_other(name):
     start = torch.randn(5)
     a, b = start.clone().requires_grad_(), start.clone().requires_grad_()
     prepared, plain = (OPTIMISERS[name]([p], lr=0.1, fused=True) for p in (a, b))
@@ -86,31 +86,31 @@ def test_a_first_step_that_is_skipped_leaves_no_trace():
     assert not optimiser.state[p]["momentum_buffer"].any()
 
 
-def test_another_norm_mode_other_weights_and_hooks_are_noticed():
+def test_the_guard_detects_another_mode_other_weights_and_hooks():
     network = a_network()
     batchnorm.use(network, batchnorm.MixMode(0.1))
-    kept = CaptureGuard(network)
-    first = kept()
-    assert kept() == first
+    guard = CaptureGuard(network)
+    first = guard()
+    assert guard() == first
     batchnorm.use(network, batchnorm.MixMode(0.2))
-    second = kept()
+    second = guard()
     network[1].mode = batchnorm.MixMode(0.1)
-    third = kept()
+    third = guard()
     network.train()
-    fourth = kept()
+    fourth = guard()
     network.double()
-    fifth = kept()
+    fifth = guard()
     assert len({first, second, third, fourth, fifth}) == 5
     handle = network[2].register_forward_hook(lambda *_: None)
-    assert kept() is None
+    assert guard() is None
     handle.remove()
-    assert kept() == fifth
+    assert guard() == fifth
     assert CaptureGuard(network, possible=False)() is None
 
 
 @contextmanager
-def as_it_was(work):
-    """Recording runs nothing: all values of the adapter whose work it is are put back."""
+def restored(work):
+    """Restore the state of the adapter whose method is captured: capture must compute nothing."""
     owner = getattr(work, "__self__", None)
     network, optimiser = getattr(owner, "network", None), getattr(owner, "optimiser", None)
     states = [] if network is None else [network.state_dict()]
@@ -126,32 +126,36 @@ def as_it_was(work):
 
 @pytest.fixture
 def graphs(monkeypatch):
-    """A stand-in for CUDA's: replays make torch's calls again, on the recorded tensors and with the recorded numbers,
-    and no Python runs. Counts replays."""
-    seen = []
+    """Fake CUDA graphs; the list of replays.
 
-    def record(work, inputs):
-        with as_it_was(work):
+    A replay repeats the torch calls on the captured tensors and with the captured Python numbers, and runs no Python.
+    """
+    replays = []
+
+    def capture(work, inputs):
+        with restored(work):
             calls = make_fx(lambda *given: work(*given))(*inputs)
-        with as_it_was(work):
+        with restored(work):
             outputs = calls(*inputs)
 
         class Graph:
             def replay(self):
-                seen.append(inputs[0].shape)
-                for old, new in zip(cuda_graph._each(outputs), cuda_graph._each(calls(*inputs)), strict=True):
+                replays.append(inputs[0].shape)
+                for old, new in zip(
+                    cuda_graph._as_tuple(outputs), cuda_graph._as_tuple(calls(*inputs)), strict=True
+                ):
                     old.copy_(new)
 
         return Graph(), outputs
 
-    monkeypatch.setattr(cuda_graph, "_recordable", lambda inputs: True)
-    monkeypatch.setattr(cuda_graph, "_aside", lambda work, inputs: work(*inputs))
-    monkeypatch.setattr(cuda_graph, "_record", record)
-    return seen
+    monkeypatch.setattr(cuda_graph, "_can_capture", lambda inputs: True)
+    monkeypatch.setattr(cuda_graph, "_run_on_side_stream", lambda work, inputs: work(*inputs))
+    monkeypatch.setattr(cuda_graph, "_capture", capture)
+    return replays
 
 
-def test_the_stand_in_repeats_what_python_said_while_it_recorded(graphs):
-    call, rate = cuda_graph.Replay(), [1.0]
+def test_the_fake_graph_repeats_the_numbers_of_its_capture(graphs):
+    call, rate = cuda_graph.GraphRunner(), [1.0]
 
     def work(x):
         return x * rate[0]
@@ -159,12 +163,12 @@ def test_the_stand_in_repeats_what_python_said_while_it_recorded(graphs):
     for number in range(6):
         rate[0] = float(number)
         answer = call(work, torch.ones(1))
-    assert answer == cuda_graph.WARM_UP, "the number of the call that was recorded"
-    assert len(graphs) == 6 - cuda_graph.WARM_UP
+    assert answer == cuda_graph.WARM_UP_CALLS, "the number of the captured call"
+    assert len(graphs) == 6 - cuda_graph.WARM_UP_CALLS
 
 
 def as_on_a_gpu(adapter):
-    """With a fused optimiser, whose steps can be recorded, and which leaves one out by itself."""
+    """The adapter with a fused optimiser, whose steps can be captured and which skips steps with NaN by itself."""
     if hasattr(adapter, "_fused"):
         adapter._fused = True
         adapter.optimiser = type(adapter.optimiser)(
@@ -184,7 +188,7 @@ METHODS = {
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_replayed_answers_are_the_plain_ones_over_resets_other_shapes_and_batches_of_nan(graphs, method):
+def test_replays_equal_direct_calls_over_resets_other_shapes_and_batches_of_nan(graphs, method):
     recorded, plain = (as_on_a_gpu(adapt(a_network(), method, **METHODS[method])) for _ in range(2))
     torch.manual_seed(1)
     for number in range(16):
@@ -202,10 +206,10 @@ def test_replayed_answers_are_the_plain_ones_over_resets_other_shapes_and_batche
         if hasattr(plain, "loss"):
             assert torch.equal(recorded.loss, plain.loss) or number == 8
     passes = 2 if method == "vptta" else 1
-    assert len(graphs) == passes * (16 - 1 - cuda_graph.WARM_UP)
+    assert len(graphs) == passes * (16 - 1 - cuda_graph.WARM_UP_CALLS)
 
 
-def test_a_batch_norm_mode_changed_later_holds_for_the_next_answer(graphs):
+def test_a_new_batch_norm_mode_applies_to_the_next_call(graphs):
     adapter, x = adapt(a_network(), "norm"), torch.randn(2, 3, 8, 8) + 3
     for _ in range(6):
         before = adapter(x)
@@ -214,7 +218,7 @@ def test_a_batch_norm_mode_changed_later_holds_for_the_next_answer(graphs):
     assert not torch.equal(adapter(x), before)
 
 
-def test_a_hook_sees_every_pass(graphs):
+def test_a_hook_runs_at_every_pass(graphs):
     adapter, x, seen = adapt(a_network(), "norm"), torch.randn(2, 3, 8, 8), []
     for _ in range(6):
         adapter(x)
@@ -225,7 +229,7 @@ def test_a_hook_sees_every_pass(graphs):
 
 
 @pytest.mark.parametrize("method", ["norm", "tent"])
-def test_an_adapter_goes_when_nobody_holds_it_and_its_memory_with_it(graphs, method):
+def test_an_adapter_without_references_is_freed(graphs, method):
     adapter = adapt(a_network(), method)
     for _ in range(6):
         adapter(torch.randn(2, 3, 8, 8))

@@ -1,4 +1,4 @@
-"""Recording and replaying without a GPU: a stand-in for the graph runs the work again on the tensors it was given."""
+"""Capture and replay without a GPU: a fake graph calls the function again on the captured tensors."""
 
 import copy
 import warnings
@@ -7,100 +7,100 @@ import pytest
 import torch
 
 from ttdg.networks import cuda_graph
-from ttdg.networks.cuda_graph import KEPT, WARM_UP, Replay
+from ttdg.networks.cuda_graph import MAX_GRAPHS, WARM_UP_CALLS, GraphRunner
 
 
 class Graph:
-    """Replays as a CUDA graph does: from the same inputs' memory into the same outputs' memory."""
+    """Replays as a CUDA graph does: reads the captured inputs and writes the captured outputs."""
 
     def __init__(self, work, inputs, outputs):
         self.work, self.inputs, self.outputs = work, inputs, outputs
 
     def replay(self):
         for old, new in zip(
-            cuda_graph._each(self.outputs), cuda_graph._each(self.work(*self.inputs)), strict=True
+            cuda_graph._as_tuple(self.outputs), cuda_graph._as_tuple(self.work(*self.inputs)), strict=True
         ):
             old.copy_(new)
 
 
 @pytest.fixture
 def events(monkeypatch):
-    """The order of "aside", "record" and "replay"; every tensor counts as recordable."""
-    seen = []
+    """The list of "warm-up", "capture" and "replay" events; every tensor can be captured."""
+    events = []
 
-    class Noted(Graph):
+    class Observed(Graph):
         def replay(self):
-            seen.append("replay")
+            events.append("replay")
             super().replay()
 
-    def aside(work, inputs):
-        seen.append("aside")
+    def warm_up(work, inputs):
+        events.append("warm-up")
         return work(*inputs)
 
-    def record(work, inputs):
-        seen.append("record")
-        outputs = work(*(torch.full_like(x, torch.nan) for x in inputs))  # recording computes nothing
-        return Noted(work, inputs, outputs), outputs
+    def capture(work, inputs):
+        events.append("capture")
+        outputs = work(*(torch.full_like(x, torch.nan) for x in inputs))  # capture computes nothing
+        return Observed(work, inputs, outputs), outputs
 
-    monkeypatch.setattr(cuda_graph, "_recordable", lambda inputs: True)
-    monkeypatch.setattr(cuda_graph, "_aside", aside)
-    monkeypatch.setattr(cuda_graph, "_record", record)
-    return seen
+    monkeypatch.setattr(cuda_graph, "_can_capture", lambda inputs: True)
+    monkeypatch.setattr(cuda_graph, "_run_on_side_stream", warm_up)
+    monkeypatch.setattr(cuda_graph, "_capture", capture)
+    return events
 
 
 def double(x):
     return 2 * x
 
 
-def test_the_first_calls_warm_up_the_next_records_and_all_others_replay(events):
-    call = Replay()
-    for value in range(WARM_UP + 3):
+def test_the_first_calls_warm_up_the_next_captures_and_later_calls_replay(events):
+    call = GraphRunner()
+    for value in range(WARM_UP_CALLS + 3):
         assert torch.equal(call(double, torch.tensor([float(value)])), torch.tensor([2.0 * value]))
-    assert events == ["aside"] * WARM_UP + ["record", "replay", "replay", "replay"]
+    assert events == ["warm-up"] * WARM_UP_CALLS + ["capture", "replay", "replay", "replay"]
 
 
-def test_answers_belong_to_the_caller_and_inputs_are_left_alone(events):
-    call = Replay()
+def test_outputs_are_copies_and_inputs_are_unchanged(events):
+    call = GraphRunner()
     given = [torch.tensor([float(value)]) for value in range(8)]
     answers = [call(lambda x: (x + 1, x - 1), x) for x in given]
     assert [x.item() for x in given] == list(range(8))
     assert [(a.item(), b.item()) for a, b in answers] == [(v + 1, v - 1) for v in range(8)]
 
 
-def test_every_kind_of_input_and_every_state_has_its_own_recording(events):
+def test_every_kind_of_input_and_every_state_has_its_own_graph(events):
     state = ["a"]
-    call = Replay(lambda: state[0])
-    for _ in range(WARM_UP + 2):
+    call = GraphRunner(lambda: state[0])
+    for _ in range(WARM_UP_CALLS + 2):
         call(double, torch.zeros(2))
     for other in (torch.zeros(3), torch.zeros(2, dtype=torch.float64), torch.zeros(4)[::2]):
         del events[:]
         call(double, other)
-        assert events == ["aside"]
+        assert events == ["warm-up"]
     state[0] = "b"
     del events[:]
     call(double, torch.zeros(2))
-    assert events == ["aside"]
+    assert events == ["warm-up"]
     with torch.no_grad():
         del events[:]
         call(double, torch.zeros(2))
-        assert events == ["aside"]
+        assert events == ["warm-up"]
 
 
-def test_the_recordings_longest_unused_are_let_go(events):
-    call = Replay()
-    for size in range(1, KEPT + 2):
-        for _ in range(WARM_UP + 1):
+def test_the_least_recently_used_graph_is_dropped(events):
+    call = GraphRunner()
+    for size in range(1, MAX_GRAPHS + 2):
+        for _ in range(WARM_UP_CALLS + 1):
             call(double, torch.zeros(size))
     del events[:]
     call(double, torch.zeros(2))
     call(double, torch.zeros(1))
-    assert events == ["replay", "aside"]
+    assert events == ["replay", "warm-up"]
 
 
-def test_no_state_switched_off_or_in_the_environment_means_plain_calls(events, monkeypatch):
+def test_a_state_of_none_disabled_and_the_environment_variable_give_direct_calls(events, monkeypatch):
     for _ in range(9):
-        Replay(lambda: None)(double, torch.zeros(2))
-    call = Replay()
+        GraphRunner(lambda: None)(double, torch.zeros(2))
+    call = GraphRunner()
     with cuda_graph.disabled():
         for _ in range(9):
             call(double, torch.zeros(2))
@@ -110,30 +110,30 @@ def test_no_state_switched_off_or_in_the_environment_means_plain_calls(events, m
     assert events == []
 
 
-def test_tensors_of_the_cpu_are_never_recorded():
-    call = Replay()
+def test_cpu_tensors_are_never_captured():
+    call = GraphRunner()
     for _ in range(9):
         assert torch.equal(call(double, torch.ones(2)), torch.full((2,), 2.0))
-    assert not call._kept
+    assert not call._entries
 
 
-def test_work_that_cannot_be_recorded_is_called_ever_after_with_one_warning(events, monkeypatch):
+def test_a_function_that_cannot_be_captured_is_called_directly_with_one_warning(events, monkeypatch):
     def refuse(work, inputs):
         work(*inputs)
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(cuda_graph, "_record", refuse)
-    call = Replay()
-    with warnings.catch_warnings(record=True) as said:
+    monkeypatch.setattr(cuda_graph, "_capture", refuse)
+    call = GraphRunner()
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        answers = [call(double, torch.tensor([float(value)])).item() for value in range(WARM_UP + 4)]
-    assert answers == [2.0 * value for value in range(WARM_UP + 4)]
-    assert [str(warning.message) for warning in said if "unrecorded" in str(warning.message)] == [
-        "runs unrecorded, waiting for Python (TTDG_GRAPHS=0 does so without this warning): "
+        answers = [call(double, torch.tensor([float(value)])).item() for value in range(WARM_UP_CALLS + 4)]
+    assert answers == [2.0 * value for value in range(WARM_UP_CALLS + 4)]
+    assert [str(warning.message) for warning in caught if "CUDA graph" in str(warning.message)] == [
+        "runs without a CUDA graph, which is slower (set TTDG_GRAPHS=0 to switch graphs and this warning off): "
         "operation not permitted when stream is capturing"
     ]
     call(double, torch.zeros(5))
-    assert events[-1] == "aside"  # another kind gets its own chance
+    assert events[-1] == "warm-up"  # another shape is tried again
 
 
 class Counts:
@@ -142,46 +142,46 @@ class Counts:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_counts_are_those_of_plain_calls(events, monkeypatch, fails):
+def test_counts_equal_those_of_direct_calls(events, monkeypatch, fails):
     counts, counting = Counts(), True
 
     def work(x):
         counts.calls += counting
         return 2 * x
 
-    record = cuda_graph._record
+    capture = cuda_graph._capture
 
     def counted_once(work, inputs):
-        graph, outputs = record(work, inputs)
+        graph, outputs = capture(work, inputs)
         if fails:
             raise RuntimeError("no")
         graph.work = double  # a graph runs no Python
         return graph, outputs
 
-    monkeypatch.setattr(cuda_graph, "_record", counted_once)
-    call = Replay()
-    for _ in range(WARM_UP + 2):
+    monkeypatch.setattr(cuda_graph, "_capture", counted_once)
+    call = GraphRunner()
+    for _ in range(WARM_UP_CALLS + 2):
         call(work, torch.zeros(1)) if not fails else None
     counts.calls = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with cuda_graph.count_replays(counts):
-            for _ in range(WARM_UP + 5):
+            for _ in range(WARM_UP_CALLS + 5):
                 call(work, torch.zeros(1))
-    assert counts.calls == WARM_UP + 5
-    assert not cuda_graph._watching
+    assert counts.calls == WARM_UP_CALLS + 5
+    assert not cuda_graph._counters
 
 
-def test_a_copy_records_anew(events):
-    call = Replay(Counts)
-    for _ in range(WARM_UP + 2):
+def test_a_copy_has_no_graphs(events):
+    call = GraphRunner(Counts)
+    for _ in range(WARM_UP_CALLS + 2):
         call(double, torch.zeros(2))
-    assert not copy.deepcopy(call)._kept
+    assert not copy.deepcopy(call)._entries
 
 
-def test_garbage_is_not_collected_while_recording():
+def test_garbage_collection_is_paused_during_capture():
     import gc
 
-    with cuda_graph._no_collection():
+    with cuda_graph._garbage_collection_paused():
         assert not gc.isenabled()
     assert gc.isenabled()

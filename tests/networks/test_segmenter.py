@@ -25,7 +25,7 @@ def test_forward_is_decode_after_encode_at_the_image_size(encoder):
     assert [images.shape[-1] // f.shape[-1] for f in features] == [2, 4, 8, 16, 32]
 
 
-def test_images_of_another_kind_are_refused_in_words():
+def test_images_of_another_shape_are_refused_with_a_message():
     network = Segmenter(NetworkSpec(labels=3, encoder="light"))
     with pytest.raises(
         UserError, match=r"images, 3, height, width\), not torch\.float32 of shape \(2, 1, 64"
@@ -38,7 +38,7 @@ def test_the_light_network_is_a_few_megabytes():
     assert sum(p.numel() for p in network.parameters()) * 4 < 3e6
 
 
-def test_grey_images_are_a_matter_of_the_spec():
+def test_the_spec_sets_the_number_of_image_channels():
     assert (
         Segmenter(NetworkSpec(labels=2, encoder="light", channels=1))(torch.randn(2, 1, 32, 32)).shape[1] == 2
     )
@@ -62,7 +62,7 @@ def test_encoder_weights_load_from_safetensors_and_from_plain_pickles(tmp_path):
             assert torch.equal(value, donor.unet.encoder.state_dict()[key])
 
 
-def test_weights_of_another_encoder_are_refused_in_words(tmp_path):
+def test_weights_of_another_encoder_are_refused_with_a_message(tmp_path):
     save_file(
         Segmenter(NetworkSpec(labels=2, encoder="resnet34")).unet.encoder.state_dict(),
         tmp_path / "a.safetensors",
@@ -99,7 +99,7 @@ def test_v1_strides_move_into_the_first_convolution():
     assert old.encode(torch.randn(1, 3, 64, 64))[-1].shape == new.encode(torch.randn(1, 3, 64, 64))[-1].shape
 
 
-def test_an_unknown_encoder_is_named_with_its_near_miss():
+def test_an_unknown_encoder_is_reported_with_the_closest_name():
     with pytest.raises(UserError, match="did you mean 'resnet50'"):
         Segmenter(NetworkSpec(labels=2, encoder="resnet-50"))
 

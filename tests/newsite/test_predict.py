@@ -4,21 +4,25 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 import torch
 from PIL import Image
 
 from ttdg.checkpoints import save
 from ttdg.errors import UserError
+from ttdg.newsite import images as reading
 from ttdg.newsite import predict
 from ttdg.newsite.overlay import draw_overlay
 
 
 @pytest.fixture
 def images(tmp_path, discs):
-    """Seven images of different sizes and types, and two files that are none."""
+    """Seven images of different sizes and types, and two files that are no images."""
     folder = tmp_path / "images"
     folder.mkdir()
     for number, path in enumerate(sorted((discs / "west" / "images").iterdir())[:7]):
@@ -54,7 +58,7 @@ def test_one_bad_file_is_set_aside_with_a_reason_and_the_rest_go_on(disc_model, 
     assert len(manifest(outcome)) == 8
 
 
-def test_a_second_call_keeps_what_stands(disc_model, images, tmp_path):
+def test_a_second_call_keeps_valid_masks(disc_model, images, tmp_path):
     predict(disc_model, images, tmp_path / "out", method="tent", batch=2)
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "masks").iterdir()}
     again = predict(disc_model, images, tmp_path / "out", method="tent", batch=2)
@@ -63,13 +67,13 @@ def test_a_second_call_keeps_what_stands(disc_model, images, tmp_path):
 
 
 @pytest.mark.parametrize("method", ["source", "norm", "tent"])
-def test_a_broken_off_stream_ends_as_an_unbroken_one(disc_model, images, tmp_path, method):
-    """For a method with memory the finished batches are seen again, so later answers are the same bytes."""
+def test_an_interrupted_run_resumes_to_the_same_masks(disc_model, images, tmp_path, method):
+    """A method with memory processes the finished batches again, so that later masks are byte-identical."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     options = {"lr": 0.05} if method == "tent" else {}
     predict(disc_model, images, whole, method=method, options=options, batch=2)
 
-    def stop(done):
+    def stop(done, total):
         if done >= 4:
             raise KeyboardInterrupt
 
@@ -99,7 +103,7 @@ def test_a_lost_mask_is_written_again(disc_model, images, tmp_path):
     assert lost.exists()
 
 
-def test_an_empty_folder_says_so(disc_model, tmp_path):
+def test_an_empty_folder_is_refused(disc_model, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="holds no image"):
         predict(disc_model, tmp_path / "empty", tmp_path / "out")
@@ -127,20 +131,22 @@ def test_a_killed_process_resumes_to_the_same_masks(disc_model, images, tmp_path
         assert path.read_bytes() == (tmp_path / "out" / "masks" / path.name).read_bytes()
 
 
-def test_a_method_that_judges_says_what_it_expects_of_every_mask(disc_model, images, tmp_path, monkeypatch):
-    """The verdict of each batch lands in the rows of its own images."""
-    from ttdg.adaptation import METHODS
+def test_a_self_assessing_method_gives_the_expected_dice_of_every_mask(
+    disc_model, images, tmp_path, monkeypatch
+):
+    """The assessment of each batch is written to the rows of its images."""
+    from ttdg.adaptation import METHODS, Assessment
     from ttdg.adaptation.adapter import Fixed, Method
-    from ttdg.adaptation.judge.method import Verdict
-    from ttdg.adaptation.judge.regressor import Prediction
 
     class Judging(Fixed):
         def __call__(self, batch):
-            b = len(batch)
-            dice = torch.tensor([[0.5, 0.9]]).repeat(b, 1)
-            prediction = Prediction(dice, torch.full((b, 2), 0.2), dice[None])
-            self.verdict = Verdict(torch.arange(b) % 2, prediction, ("plain", "mixed"))
+            self.count = len(batch)
             return super().__call__(batch)
+
+        def assessment(self):
+            odd = torch.arange(self.count) % 2 == 1
+            choices = tuple("mixed" if other else "plain" for other in odd)
+            return Assessment(choices, torch.where(odd, 0.9, 0.5), torch.full((self.count,), 0.2))
 
     method = Method(Judging, "", "nothing", "EVAL", False, 1, 0, "before", "", "")
     monkeypatch.setitem(METHODS, "judging", method)
@@ -153,6 +159,106 @@ def test_a_method_that_judges_says_what_it_expects_of_every_mask(disc_model, ima
         low, middle, high = (float(row[f"expected_{name}"]) for name in ("low", "dice", "high"))
         assert (middle, low) == pytest.approx((0.5, 0.3) if row["reading"] == "plain" else (0.9, 0.7))
         assert high <= 1
+
+
+ACCESS = Counter()  # (audit event, path) → how often, while WATCHED is a folder
+WATCHED: list[Path] = []
+
+
+def count_access(event, arguments):
+    """Count files that are opened and folders that are listed below the watched folder, by any library."""
+    if WATCHED and event in ("open", "os.listdir", "os.scandir") and isinstance(arguments[0], str | Path):
+        path = Path(arguments[0])
+        if WATCHED[0] in (path, *path.parents):
+            ACCESS[event, path] += 1
+
+
+@pytest.fixture
+def access(images):
+    """Accesses to the folder of images; an audit hook cannot be removed, so it is switched off instead."""
+    if not hasattr(count_access, "installed"):
+        sys.addaudithook(count_access)
+        count_access.installed = True
+    ACCESS.clear()
+    WATCHED.append(images)
+    yield ACCESS
+    WATCHED.clear()
+
+
+@pytest.mark.parametrize("method", ["source", "tent"])
+def test_the_folder_is_listed_once_and_each_image_is_opened_once(
+    disc_model, images, tmp_path, access, method
+):
+    """A 16-bit colour TIFF is decoded by another library; it counts, too."""
+    tifffile.imwrite(images / "16bit.tif", np.arange(4800, dtype=np.uint16).reshape(40, 40, 3))
+    for _ in range(2):  # a second call resumes
+        access.clear()
+        predict(disc_model, images, tmp_path / "out", method=method, batch=2)
+        readable = [path for path in images.iterdir() if path.suffix != ".txt"]
+        assert {path: access["open", path] for path in readable} == dict.fromkeys(readable, 1)
+        listings = access["os.listdir", images] + access["os.scandir", images]
+        assert listings == 1 + 1  # one of them by this test
+
+
+def test_a_finished_folder_needs_no_adapter(disc_model, images, tmp_path, monkeypatch):
+    predict(disc_model, images, tmp_path / "out", method="norm")
+
+    def fail(*arguments, **options):
+        raise AssertionError("an adapter was built")
+
+    monkeypatch.setattr(sys.modules["ttdg.newsite.predict"], "adapt", fail)
+    assert predict(disc_model, images, tmp_path / "out", method="norm").kept == 7
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "words"),
+    [("tnet", {}, "did you mean 'tent'"), ("tent", {"lrr": 1}, "did you mean 'lr'"), ("judge", {}, "part")],
+)
+def test_a_wrong_request_is_refused_before_anything_is_written(
+    disc_model, images, tmp_path, method, options, words
+):
+    with pytest.raises(UserError, match=words):
+        predict(disc_model, images, tmp_path / "out", method=method, options=options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_folder_that_is_a_file_is_refused(disc_model, images, tmp_path):
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file", tmp_path / "file" / "inside"):
+        with pytest.raises(UserError, match="choose another output folder"):
+            predict(disc_model, images, out)
+
+
+def test_progress_gives_the_processed_and_the_total_number_of_files(disc_model, images, tmp_path):
+    calls = []
+    predict(disc_model, images, tmp_path / "out", batch=3, progress=lambda *call: calls.append(call))
+    assert calls[0] == (0, 8)
+    assert calls[-1] == (8, 8)
+    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
+
+
+def test_overlays_of_large_images_are_scaled_down_and_masks_are_not(
+    disc_model, images, tmp_path, monkeypatch
+):
+    whole = predict(disc_model, images, tmp_path / "whole")
+    monkeypatch.setattr(reading, "LARGEST_PICTURE", 50)
+    predict(disc_model, images, tmp_path / "out")
+    for row in manifest(whole).values():
+        if row["mask"]:
+            mask = (tmp_path / "out" / row["mask"]).read_bytes()
+            assert mask == (tmp_path / "whole" / row["mask"]).read_bytes()
+            full = Image.open(tmp_path / "whole" / row["overlay"]).size
+            assert max(Image.open(tmp_path / "out" / row["overlay"]).size) == min(50, max(full))
+
+
+def test_images_are_masked_upright(disc_model, tmp_path):
+    (tmp_path / "images").mkdir()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(np.zeros((20, 30, 3), np.uint8)).save(tmp_path / "images" / "a.jpg", exif=exif)
+    row = manifest(predict(disc_model, tmp_path / "images", tmp_path / "out"))["a.jpg"]
+    assert (row["width"], row["height"]) == ("20", "30")
+    assert Image.open(tmp_path / "out" / row["mask"]).size == (20, 30)
 
 
 def test_overlays_leave_the_background_alone_and_outline_structures():

@@ -1,4 +1,4 @@
-"""The prior's promises: padding is inert, tissues keep to themselves, and 𝒰 can be learned."""
+"""MorphologyPrior: padding has no effect, tissues are matched separately, and 𝒰 can be learned."""
 
 from dataclasses import replace
 
@@ -12,7 +12,15 @@ from ttdg.checkpoints import load_parts, part_digest, save_part
 from ttdg.errors import UserError
 from ttdg.graphs import Nodes
 from ttdg.networks import NetworkSpec, Segmenter
-from ttdg.prior import RING, MorphologyPrior, PriorSpec, add_ring_label, feature_maps, prior_for, prior_loss
+from ttdg.prior import (
+    RING_CELLS,
+    MorphologyPrior,
+    PriorSpec,
+    add_ring_label,
+    feature_maps,
+    prior_for,
+    prior_loss,
+)
 
 LABELS, SIDE = 3, 64
 
@@ -24,7 +32,7 @@ def a_prior(seed: int = 0, **settings) -> MorphologyPrior:
 
 
 def rings(b: int, seed: int = 0) -> Tensor:
-    """A rim (1) around a core (2), each somewhere else."""
+    """Label maps with a rim (1) around a core (2) at random positions."""
     at = 24 + 16 * torch.rand(b, 2, 1, 1, generator=torch.Generator().manual_seed(seed))
     y, x = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")
     r = ((y - at[:, 0]) ** 2 + (x - at[:, 1]) ** 2).sqrt()
@@ -32,10 +40,10 @@ def rings(b: int, seed: int = 0) -> Tensor:
 
 
 def features_of(labels: Tensor, noise: float, seed: int = 0) -> dict[str, Tensor]:
-    """Stride-2 maps in which every label looks like itself."""
+    """Stride-2 maps in which each label has its own mean feature."""
     generator = torch.Generator().manual_seed(seed)
-    looks = torch.randn(LABELS, 6, generator=torch.Generator().manual_seed(99))
-    clean = looks[labels[:, ::2, ::2]].movedim(-1, 1)
+    means = torch.randn(LABELS, 6, generator=torch.Generator().manual_seed(99))
+    clean = means[labels[:, ::2, ::2]].movedim(-1, 1)
     return {"e0": clean + noise * torch.randn(clean.shape, generator=generator)}
 
 
@@ -82,7 +90,7 @@ def test_padding_changes_nothing():
     assert torch.allclose(prior.energy(more), prior.energy(nodes), atol=1e-5)
 
 
-def test_the_other_graphs_have_a_say_unless_told_not_to():
+def test_other_graphs_affect_a_matching_only_with_consensus():
     prior = a_prior()
     nodes = some_nodes(prior)
     alone = Nodes(*(x[:1] for x in vars(nodes).values()))
@@ -91,9 +99,9 @@ def test_the_other_graphs_have_a_say_unless_told_not_to():
     assert torch.allclose(prior.match(nodes)[:1], prior.match(alone), atol=1e-6)
 
 
-def test_a_graph_of_universe_points_has_no_energy_and_its_opposite_has_much():
+def test_the_energy_of_universe_points_is_near_zero_and_of_opposite_features_large():
     prior = a_prior(consensus=0.0)
-    points = prior.points_of_universe().detach().unflatten(0, (prior.spec.tissues, -1))[:, :4].flatten(0, 1)
+    points = prior.universe_points().detach().unflatten(0, (prior.spec.tissues, -1))[:, :4].flatten(0, 1)
     labels = torch.arange(1, prior.spec.tissues + 1).repeat_interleave(4)[None]
     nodes = Nodes(points[None], labels, labels > 0, torch.zeros(1, len(points), 2))
     assert prior.energy(nodes) < 0.02
@@ -108,7 +116,7 @@ def test_an_empty_graph_has_no_matches_and_no_nan():
     assert (prior.energy(empty) == 0).all()
 
 
-def test_an_image_without_structures_teaches_without_nan():
+def test_an_image_without_structures_gives_finite_loss_and_gradients():
     prior = a_prior()
     labels = torch.zeros(2, SIDE, SIDE, dtype=torch.long)
     loss = prior_loss(prior, features_of(labels, 0.5), labels)
@@ -141,14 +149,14 @@ def test_the_ring_is_the_background_near_a_structure():
     labels = torch.zeros(1, SIDE, SIDE, dtype=torch.long)
     labels[0, 30, 30] = 2
     tissues = add_ring_label(labels, LABELS, (SIDE // 4, SIDE // 4))
-    reach = 4 * RING
+    reach = 4 * RING_CELLS
     assert tissues[0, 30, 30] == 2
     assert (tissues[0, 28:32, 28 - reach : 28] == LABELS).all()
     assert (tissues[0, : 28 - reach] == 0).all()
     assert (tissues[0, 32 + reach :] == 0).all()
 
 
-def test_no_structure_has_no_ring():
+def test_without_structures_there_is_no_ring():
     nothing = torch.zeros(2, SIDE, SIDE, dtype=torch.long)
     assert torch.equal(add_ring_label(nothing, LABELS, (16, 16)), nothing)
 
@@ -177,7 +185,7 @@ def test_the_universe_is_learned():
 # --- values
 
 
-def test_a_part_is_the_prior_bit_for_bit(tmp_path):
+def test_a_stored_prior_is_restored_bit_for_bit(tmp_path):
     prior = a_prior()
     save_part(tmp_path, "prior", prior.to_part(), "abc")
     again = MorphologyPrior.from_part(load_parts(tmp_path, "abc")["prior"])
@@ -223,7 +231,7 @@ def network() -> Segmenter:
 
 @torch.no_grad()
 @pytest.mark.parametrize("size", [(32, 64), (20, 45), (1, 1)])
-def test_maps_come_with_the_networks_own_answer_whatever_the_size(network, size):
+def test_feature_maps_also_returns_the_networks_logits_for_any_size(network, size):
     images = torch.randn(2, 3, *size)
     logits, maps = feature_maps(network, images)
     prior = prior_for(network, LABELS)
@@ -233,7 +241,7 @@ def test_maps_come_with_the_networks_own_answer_whatever_the_size(network, size)
 
 
 @torch.no_grad()
-def test_nodes_lie_where_their_label_lies(network):
+def test_nodes_are_at_positions_of_their_label(network):
     prior, labels = prior_for(network, LABELS), rings(2)
     nodes = prior.nodes(prior.project(feature_maps(network, torch.randn(2, 3, SIDE, SIDE))[1]), labels)
     y, x = (nodes.coordinates * SIDE).long().clamp(max=SIDE - 1).unbind(2)
@@ -248,6 +256,6 @@ def test_the_network_is_left_in_the_mode_it_was_in(network):
     network.eval()
 
 
-def test_a_network_of_another_kind_is_told_what_is_missing():
+def test_for_a_network_without_a_pyramid_the_message_names_what_is_missing():
     with pytest.raises(UserError, match="encode/decoded/head"):
         feature_maps(nn.Conv2d(3, 2, 1), torch.zeros(1, 3, 8, 8))

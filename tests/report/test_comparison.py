@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ttdg.bench.results import read_table
-from ttdg.report.comparison import ALONE, remarks, report_tables
+from ttdg.report.comparison import SINGLE_IMAGE_NOTE, report_tables, row_notes
 
 RECORDS = Path(__file__).parents[2] / "docs" / "records" / "fundus-methods"
 
@@ -16,13 +16,13 @@ def table():
 
 
 def test_a_method_that_cannot_use_one_image_is_said_so_where_it_got_one(table):
-    assert remarks(table, 1) == {"tasd-r": "is a reconstruction", "universe-literal": ALONE}
-    assert remarks(table, 4) == {"tasd-r": "is a reconstruction"}
+    assert row_notes(table, 1) == {"tasd-r": "is a reconstruction", "universe-literal": SINGLE_IMAGE_NOTE}
+    assert row_notes(table, 4) == {"tasd-r": "is a reconstruction"}
 
 
 def test_it_is_said_under_the_tables_of_that_batch_alone(table):
     notes = {
-        view.title: f"universe-literal {ALONE}" in view.note
+        view.title: f"universe-literal {SINGLE_IMAGE_NOTE}" in view.note
         for view in report_tables(table)
         if "; batch " in view.title
     }

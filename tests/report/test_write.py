@@ -1,32 +1,24 @@
 """Tables are functions of records: made by hand here, so that every number can be checked by hand."""
 
-import csv
-import io
 import json
 import re
-import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
-from typer.testing import CliRunner
 
 from ttdg.adaptation import METHODS
-from ttdg.bench.jobs import Scoring, Training
-from ttdg.bench.results import only, pack_run, read_table
+from ttdg.bench.jobs import Scoring
+from ttdg.bench.results import pack_run, read_table, select_experiments
 from ttdg.bench.run import run_jobs
-from ttdg.bench.verify import verification_state, verify
-from ttdg.cli import app
 from ttdg.errors import UserError
-from ttdg.evaluation.records import read_about, read_rows, write_rows
-from ttdg.report.aggregate import differences, image_dice
+from ttdg.evaluation.records import write_rows
+from ttdg.report.aggregate import dice_differences, image_dice
 from ttdg.report.comparison import report_tables
-from ttdg.report.formats import comma_separated, escaped, latex, markdown
+from ttdg.report.formats import to_markdown
 from ttdg.report.leaderboard import write_leaderboard
-from ttdg.report.tables import Cell, ReportTable
-from ttdg.report.write import insert, pack_verification, write_report
+from ttdg.report.write import insert_tables, write_report
 
 ABOUT = {"images": 2, "batches": 1, "forwards": 2, "backwards": 1, "adapting_seconds": 0.5, "all_seconds": 1.0,
          "peak_bytes": 2**20, "threads": 1}  # fmt: skip
@@ -97,7 +89,7 @@ def test_a_method_that_had_to_be_reconstructed_is_called_so_under_every_table(by
 
 
 def test_every_image_is_compared_with_itself_under_the_same_model(by_hand):
-    paired = differences(image_dice(read_table(by_hand)), "source").filter(pl.col("method") == "norm")
+    paired = dice_differences(image_dice(read_table(by_hand)), "source").filter(pl.col("method") == "norm")
     assert len(paired) == 2 * 3 * 2
     assert np.allclose(paired.sort("seed")["difference"], [10] * 6 + [30] * 6, atol=1e-4)
 
@@ -119,19 +111,6 @@ def test_the_instance_score_is_weighted_by_instances_and_never_called_dice(by_ha
     assert sum(re.match(r"main: Dice \(", view.title) is not None for view in found) == 1
 
 
-def test_formats_hold_the_same_cells():
-    view = ReportTable(
-        "a_b: Dice", ("method", "x → y"), ((Cell("tent"), Cell("81.2 ± 0.3", 81.24, True)),), "50 % of"
-    )
-    assert "| tent | **81.2 ± 0.3** |" in markdown([view])
-    text = latex([view])
-    assert r"tent & \textbf{81.2 $\pm$ 0.3} \\" in text
-    assert r"\caption{a\_b: Dice. 50 \% of}" in text
-    (line,) = csv.DictReader(io.StringIO(comma_separated([view])))
-    assert (line["row"], line["column"], line["value"], line["best"]) == ("tent", "x → y", "81.24", "1")
-    assert escaped("a&b_{c}") == r"a\&b\_\{c\}"
-
-
 def test_the_page_is_one_file_with_tables_plots_and_pictures(finished, tmp_path):
     folder, _ = finished
     table = read_table(folder)
@@ -151,7 +130,7 @@ def test_a_packed_run_gives_the_same_tables_and_names_no_folder(finished, tmp_pa
     table = read_table(folder)
     pack_run(table, tmp_path)
     again = read_table(tmp_path)
-    assert markdown(report_tables(again)) == markdown(report_tables(table))
+    assert to_markdown(report_tables(again)) == to_markdown(report_tables(table))
     assert again.run.data == ""
     assert str(folder) not in "".join(path.read_text(errors="replace") for path in tmp_path.glob("*.json"))
 
@@ -162,94 +141,25 @@ def test_a_report_of_one_experiment_is_that_part_of_the_whole(started, place, in
                   {"name": "two", "protocol": "leave-one-out", "targets": ["east"], "methods": pair})  # fmt: skip
     run_jobs(dict(run.jobs), place, lambda: inline)
     table = read_table(place.run)
-    part = only(table, ["two"])
+    part = select_experiments(table, ["two"])
     assert len(part.run.jobs) == 3
-    assert markdown(report_tables(part)) in markdown(report_tables(table))
+    assert to_markdown(report_tables(part)) in to_markdown(report_tables(table))
     with pytest.raises(UserError, match="did you mean 'two'"):
-        only(table, ["tow"])
+        select_experiments(table, ["tow"])
 
 
 def test_tables_go_between_their_marks_and_nothing_else_changes(by_hand, tmp_path):
     text = tmp_path / "results.md"
     text.write_text("before\n<!-- ttdg report t -->\nold\n<!-- end of ttdg report t -->\nafter\n")
-    insert(text, "t", markdown(report_tables(read_table(by_hand))))
+    insert_tables(text, "t", to_markdown(report_tables(read_table(by_hand))))
     once = text.read_text()
     assert once.startswith("before\n<!-- ttdg report t -->\n\n**main: Dice")
     assert once.endswith("<!-- end of ttdg report t -->\nafter\n")
     assert "old" not in once
-    insert(text, "t", markdown(report_tables(read_table(by_hand))))
+    insert_tables(text, "t", to_markdown(report_tables(read_table(by_hand))))
     assert text.read_text() == once
-    with pytest.raises(UserError, match="lacks the lines <!-- ttdg report other -->"):
-        insert(text, "other", "")
-
-
-def test_verification_agrees_bit_for_bit_and_notices_a_changed_value(finished, tmp_path):
-    folder, run = finished
-    copy = tmp_path / "run"
-    shutil.copytree(folder, copy)
-    result = verify(copy, rows=8)
-    assert result.agrees
-    assert result.exact
-    assert "agree bit for bit" in verification_state(copy, read_table(copy))
-    key = next(k for k, j in run.jobs.items() if isinstance(j, Scoring))
-    path = copy / "records" / f"{key}.csv.gz"
-    about = {k: v for k, v in read_about(path).items() if k != "format"}
-    rows = [(*row[:5], row[5] + 1e-3 if row[4] == "dice" else row[5]) for row in read_rows(path)]
-    write_rows(path, about, rows)
-    assert verification_state(copy, read_table(copy)) == "not verified: the records have changed since"
-    wrong = verify(copy, rows=10_000)
-    assert not wrong.agrees
-    assert wrong.rows - wrong.equal == 10
-    assert "NOT verified" in wrong.in_words()
-
-
-def test_what_was_verified_travels_with_a_pack_of_the_same_rows_alone(finished, tmp_path):
-    folder, _ = finished
-    copy, packed = tmp_path / "run", tmp_path / "packed"
-    shutil.copytree(folder, copy)
-    assert pack_verification(read_table(copy), copy, packed) == []
-    verify(copy, rows=4)
-    told = CliRunner().invoke(app, ["report", str(copy), "--pack", str(packed), "--pictures", "0"])
-    assert told.exit_code == 0, told.exception
-    assert str(packed / "verification.json") in told.output.replace("\n", "")
-    assert verification_state(packed, read_table(packed)) == verification_state(copy, read_table(copy))
-    (text, _) = write_leaderboard([packed], tmp_path / "board")
-    assert "verified: 4 rows" in text.read_text()
-    table = read_table(copy)
-    fewer = replace(table, rows=table.rows.filter(pl.col("metric").cast(pl.String) != "dice"))
-    assert pack_verification(fewer, copy, tmp_path / "fewer") == []
-
-
-def test_other_versions_owe_a_tolerance_and_not_bits(finished, tmp_path):
-    folder, run = finished
-    pack_run(read_table(folder), tmp_path / "packed")
-    about = json.loads((tmp_path / "packed" / "about.json").read_text())
-    for line in about.values():
-        line |= {"versions": {"torch": "0"}, "code": "other"}
-    (tmp_path / "packed" / "about.json").write_text(json.dumps(about))
-    result = verify(tmp_path / "packed", rows=3, data=Path(run.data), models=folder / "models")
-    assert not result.exact
-    assert result.agrees
-    assert "within 0.02" in result.in_words()
-    assert result.in_words().endswith("the code has changed since these records were made")
-
-
-def test_a_folder_of_benchmarks_will_do_for_the_data(finished, tmp_path, monkeypatch):
-    folder, table = finished[0], read_table(finished[0])
-    pack_run(table, tmp_path / "packed")
-    name = next(job.benchmark["name"] for job in table.run.jobs.values() if isinstance(job, Training))
-    (tmp_path / "all").mkdir()
-    (tmp_path / "all" / name).symlink_to(Path(table.run.data).resolve())
-    assert verify(tmp_path / "packed", 2, data=tmp_path / "all", models=folder / "models").agrees
-    monkeypatch.setenv("TTDG_DATA", str(tmp_path / "all"))
-    assert verify(tmp_path / "packed", 2, models=folder / "models").agrees
-
-
-def test_data_that_are_gone_are_asked_for(finished, tmp_path, monkeypatch):
-    monkeypatch.delenv("TTDG_DATA", raising=False)
-    pack_run(read_table(finished[0]), tmp_path)
-    with pytest.raises(UserError, match="name the benchmark folder with --data"):
-        verify(tmp_path)
+    with pytest.raises(UserError, match="must contain the lines <!-- ttdg report other -->"):
+        insert_tables(text, "other", "")
 
 
 def test_the_leaderboard_ranks_and_says_what_is_known(by_hand, tmp_path):
@@ -278,3 +188,11 @@ def test_a_run_of_another_format_is_refused_in_words(by_hand):
         read_table(by_hand)
     with pytest.raises(UserError, match="no run at"):
         read_table(by_hand / "nowhere")
+
+
+def test_html_in_the_name_of_a_run_is_text_on_the_leaderboard(by_hand, tmp_path):
+    table = read_table(by_hand)
+    pack_run(replace(table, run=replace(table.run, name="<script>x</script>")), tmp_path / "records")
+    for path in write_leaderboard([tmp_path / "records"], tmp_path / "out"):
+        assert "<script>x" not in path.read_text()
+        assert "&lt;script>x" in path.read_text() or "&lt;script&gt;x" in path.read_text()

@@ -1,4 +1,4 @@
-"""L_sup + w · L(𝒰): what reaches what."""
+"""The objective L_sup + w · L(𝒰), and which parameters its gradient reaches."""
 
 import pytest
 import torch
@@ -50,7 +50,7 @@ def test_the_loss_is_the_weighted_sum(network, weight):
     assert torch.allclose(Learner(network, prior, "dice+ce", weight)(images, labels), expected, atol=1e-5)
 
 
-def test_the_universe_teaches_the_network_as_far_as_nodes_are_read(network):
+def test_the_prior_loss_has_gradients_on_the_encoder_but_not_on_the_head(network):
     batch = a_batch()
     without, with_it = (gradients(Learner(network, a_prior(network), "ce", w), *batch) for w in (0.0, 1.0))
     early, head = "network.unet.encoder", "network.unet.segmentation_head"
@@ -58,19 +58,19 @@ def test_the_universe_teaches_the_network_as_far_as_nodes_are_read(network):
     assert all(torch.allclose(g, with_it[k]) for k, g in without.items() if k.startswith(head))
 
 
-def test_projection_and_universe_learn_and_what_the_loss_does_not_reach_is_frozen(network):
+def test_projection_and_universe_are_trained_but_edges_and_affinity_are_not(network):
     found = gradients(Learner(network, a_prior(network), "ce", 0.1), *a_batch())
     assert found["prior.universe"].abs().sum() > 0
     assert found["prior.output.weight"].abs().sum() > 0
     assert not any(name.startswith(("prior.edges", "prior.affinity")) for name in found)
 
 
-def test_any_size_can_be_trained_on(network):
+def test_image_sides_need_not_be_multiples_of_the_stride(network):
     loss = Learner(network, a_prior(network), "dice+ce", 0.1)(*a_batch(side=40))
     assert loss.isfinite()
 
 
-def test_one_process_alone_has_everyones_nodes(network):
+def test_a_single_process_gathers_its_own_nodes_only(network):
     images, labels = a_batch()
     prior = a_prior(network)
     maps = feature_maps(network, images)[1]
@@ -79,5 +79,5 @@ def test_one_process_alone_has_everyones_nodes(network):
     assert together is nodes
     assert torch.equal(nodes.mask[mine], nodes.mask)
     U = prior.match(nodes)
-    plain = universe_loss(nodes.features, prior.points_of_universe(), U, nodes.mask, tau=prior.spec.tau)
+    plain = universe_loss(nodes.features, prior.universe_points(), U, nodes.mask, tau=prior.spec.tau)
     assert torch.allclose(prior_loss(prior, maps, labels), plain)

@@ -1,4 +1,4 @@
-"""A prior fitted afterwards: it repeats, it learns, and the network stays as it is."""
+"""A prior fitted to a trained network: results repeat, the loss falls, and the network does not change."""
 
 import copy
 
@@ -45,7 +45,7 @@ def test_a_fit_repeats_and_leaves_the_network_as_it_is(disc_model, sources):
     assert not any(parameter.requires_grad for parameter in a.parameters())
 
 
-def test_a_longer_fit_fits_images_it_never_saw_better(disc_model, sources):
+def test_a_longer_fit_has_a_lower_loss_on_held_out_images(disc_model, sources):
     short, long = (fit(disc_model, sources, steps) for steps in (1, 25))
     assert loss_on_held_out(long, disc_model, sources) < loss_on_held_out(short, disc_model, sources) - 0.2
 
@@ -55,15 +55,15 @@ def test_methods_run_with_it(disc_model, sources):
     assert ttdg.adapt(model, "universe-gradient")(torch.rand(2, 3, 40, 40)).isfinite().all()
 
 
-def test_progress_is_told_step_by_step(disc_model, sources):
-    told: list[int] = []
+def test_progress_is_reported_after_every_step(disc_model, sources):
+    steps: list[int] = []
     prior_fit.fit_prior(
-        disc_model.network, sources.train, disc_model.card.benchmark, steps=3, progress=told.append, **SMALL
+        disc_model.network, sources.train, disc_model.card.benchmark, steps=3, progress=steps.append, **SMALL
     )
-    assert told == [1, 2, 3]
+    assert steps == [1, 2, 3]
 
 
-def test_images_other_than_those_of_training_are_refused(sources):
+def test_images_other_than_those_of_training_raise(sources):
     check_provenance(sources.provenance, sources.provenance)
     check_provenance(sources.provenance, {"east": {"cases": 10}})  # an old card: nothing to compare
     other = {"east": {**sources.provenance["east"], "fingerprint": "0"}}

@@ -1,10 +1,29 @@
+"""The settings of training: checked, stored, and mirrored by the options of `ttdg train`."""
+
+import inspect
+import json
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from ttdg.bench.jobs import from_dict, key_of
+from ttdg.cli import app
+from ttdg.cli.fit import fit_prior_command
+from ttdg.cli.train import train_command
+from ttdg.data import AUGMENTATIONS
 from ttdg.errors import UserError
-from ttdg.networks import NetworkSpec, Segmenter
+from ttdg.networks import ENCODERS, NetworkSpec, Segmenter
 from ttdg.prior import feature_maps, prior_for
-from ttdg.training import Recipe
+from ttdg.training import Recipe, loop, parts, prior_fit
+from ttdg.training.losses import LOSSES
+from ttdg.training.recipe import CHOICES, OPTIONAL
+
+RECORDS = Path(__file__).parents[2] / "docs" / "records"
 
 
 def test_the_rate_decays_from_lr_to_zero():
@@ -27,10 +46,13 @@ def test_the_rate_decays_from_lr_to_zero():
         ({"points": 0}, "points must be positive"),
         ({"sampling": 3}, "sampling is one of 2, 4, 8, 16"),
         ({"edges": -0.5}, "edges at least 0"),
+        ({"fourier": 1.5}, "fourier must be between 0 and 1, not 1.5"),
+        ({"mixstyle": -0.1}, "mixstyle must be between 0 and 1"),
+        ({"average": 1.0}, "average must be below 1"),
         ({"encoder_weights": "nowhere.safetensors"}, "no encoder weights at nowhere"),
     ],
 )
-def test_a_wrong_value_is_said_before_anything_is_trained(values, message):
+def test_a_wrong_value_raises_before_training(values, message):
     with pytest.raises(UserError, match=message):
         Recipe(**values)
 
@@ -44,17 +66,17 @@ def test_the_stored_recipe_names_the_weights_not_their_folder(tmp_path):
 
 
 @pytest.mark.parametrize(("points", "nodes"), [(20, 20), (40, 32), (80, 32)])
-def test_a_universe_of_any_size_can_be_built_and_left_alone_it_is_the_usual(points, nodes):
+def test_the_prior_has_the_recipes_number_of_points_and_by_default_that_of_priorspec(points, nodes):
     network = Segmenter(NetworkSpec(2, "light"))
-    prior = prior_for(network, 2, **Recipe(points=points).of_prior())
+    prior = prior_for(network, 2, **Recipe(points=points).prior_settings())
     assert (len(prior.universe), prior.spec.per_tissue) == (3 * points, nodes)
-    assert prior_for(network, 2, **Recipe().of_prior()).spec == prior_for(network, 2).spec
+    assert prior_for(network, 2, **Recipe().prior_settings()).spec == prior_for(network, 2).spec
 
 
 @pytest.mark.parametrize(("sampling", "edges", "tau"), [(8, 0.5, 0.1), (2, 0.0, 0.2)])
-def test_sampling_edges_and_temperature_reach_the_prior_which_still_matches(sampling, edges, tau):
+def test_sampling_edges_and_temperature_reach_the_prior(sampling, edges, tau):
     network = Segmenter(NetworkSpec(2, "light")).eval()
-    prior = prior_for(network, 2, **Recipe(sampling=sampling, edges=edges, tau=tau).of_prior())
+    prior = prior_for(network, 2, **Recipe(sampling=sampling, edges=edges, tau=tau).prior_settings())
     assert (prior.spec.stride, prior.spec.edge_weight, prior.spec.tau) == (sampling, edges, tau)
     labels = torch.zeros(2, 64, 64, dtype=torch.long)
     labels[:, 16:48, 16:48] = 1
@@ -63,3 +85,86 @@ def test_sampling_edges_and_temperature_reach_the_prior_which_still_matches(samp
     assert projected.shape[2:] == (64 // sampling, 64 // sampling)
     nodes = prior.nodes(projected, labels)
     assert torch.allclose(prior.match(nodes).sum(2)[nodes.mask], torch.ones(()), atol=1e-2)
+
+
+# --- the command
+
+
+def mirrored() -> list[str]:
+    options = inspect.signature(train_command).parameters
+    return [field.name for field in fields(Recipe) if field.name in options]
+
+
+def test_every_option_that_mirrors_a_field_has_its_default_and_help():
+    options = inspect.signature(train_command).parameters
+    assert len(mirrored()) >= 17
+    assert set(OPTIONAL) <= set(mirrored())
+    for field in fields(Recipe):
+        assert field.metadata["help"].endswith("."), field.name
+        if field.name in options:
+            assert options[field.name].default == field.default, field.name
+            assert options[field.name].annotation.__metadata__[0].help == field.metadata["help"]
+
+
+def test_every_option_that_mirrors_a_field_reaches_the_recipe(discs, tmp_path, monkeypatch):
+    (tmp_path / "w.safetensors").touch()
+    other = Recipe(
+        "light", str(tmp_path / "w.safetensors"), "v1", 3, 4, "adamw", 0.5, loss="ce", augmentation="strong",
+        universe=0.3, precision="32", seed=7, deterministic=True, fourier=0.1, photometric=0.2, mixstyle=0.3,
+        average=0.4,
+    )  # fmt: skip
+    assert all(getattr(other, name) != getattr(Recipe, name) for name in mirrored())
+    received = []
+
+    def stop(recipe, *more):
+        received.append(recipe)
+        raise UserError("stop")
+
+    monkeypatch.setattr(loop, "make_fabric", stop)
+    options = [
+        f"--{name.replace('_', '-')}={getattr(other, name)}" for name in mirrored() if name != "deterministic"
+    ]
+    command = ["train", "-d", str(discs), "-o", str(tmp_path / "m")]
+    CliRunner().invoke(app, [*command, *options, "--deterministic"])
+    CliRunner().invoke(app, command)
+    assert received == [other, Recipe()]
+
+
+def test_the_steps_of_the_commands_are_those_of_the_library():
+    assert inspect.signature(train_command).parameters["part_steps"].default == parts.STEPS
+    assert inspect.signature(fit_prior_command).parameters["steps"].default == prior_fit.STEPS
+
+
+# --- choices and stored values
+
+
+def test_the_choices_are_the_keys_of_the_tables():
+    assert set(CHOICES["encoder"]) == set(ENCODERS)
+    assert set(CHOICES["loss"]) == set(LOSSES)
+    assert set(CHOICES["augmentation"]) == set(AUGMENTATIONS)
+
+
+def test_a_recipe_is_made_without_torch():
+    code = "import sys; from ttdg.training import Recipe; Recipe(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_optional_fields_are_stored_only_if_they_are_on():
+    assert not set(OPTIONAL) & Recipe().to_dict().keys()
+    assert len(Recipe().to_dict()) == len(fields(Recipe)) - len(OPTIONAL)
+    for name in OPTIONAL:
+        stored = Recipe(**{name: 0.5}).to_dict()
+        assert stored[name] == 0.5
+        assert Recipe(**stored) == Recipe(**{name: 0.5})
+
+
+@pytest.mark.parametrize("path", sorted(RECORDS.glob("*/run.json")), ids=lambda path: path.parent.name)
+def test_recorded_training_jobs_keep_their_keys(path):
+    jobs = json.loads(path.read_text())["jobs"]
+    trainings = {key: from_dict(job) for key, job in jobs.items() if job["kind"] == "train"}
+    assert trainings
+    for key, job in trainings.items():
+        weights = job.recipe["encoder_weights"]
+        stored = Recipe(**{**job.recipe, "encoder_weights": None}).to_dict() | {"encoder_weights": weights}
+        assert key_of(replace(job, recipe=stored)) == key
+        assert key_of(replace(job, recipe=stored | {"fourier": 0.5})) != key

@@ -2,6 +2,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,11 +10,13 @@ import torch
 from ttdg.checkpoints import load
 from ttdg.data import find_sites, load_benchmark, pack_site
 from ttdg.errors import UserError
-from ttdg.training import Recipe, load_sources, make_fabric, train
+from ttdg.training import Recipe, load_sources, loop, make_fabric, train
 from ttdg.training.batches import Pool
 from ttdg.training.resume import State
 
 RECIPE = Recipe(encoder="light", steps=6, batch=4, optimiser="adamw", lr=3e-3)
+EXTRAS = {"fourier": 0.5, "photometric": 0.5, "mixstyle": 0.5, "average": 0.9}
+ALL = replace(RECIPE, **EXTRAS)
 
 
 class Killed(Exception):
@@ -51,25 +54,24 @@ def test_training_twice_gives_the_same_weights_and_another_seed_others(discs, tm
         assert_same(tmp_path / "a", tmp_path / "c")
 
 
-def test_a_killed_run_goes_on_to_the_same_weights(discs, tmp_path):
-    run(discs, tmp_path / "whole", every=2)
+@pytest.mark.parametrize("recipe", [RECIPE, ALL], ids=["plain", "all"])
+def test_a_killed_run_resumes_to_the_same_weights(discs, tmp_path, recipe):
+    run(discs, tmp_path / "whole", recipe, every=2)
     with pytest.raises(Killed):
-        run(discs, tmp_path / "killed", every=2, die_at=4)
+        run(discs, tmp_path / "killed", recipe, every=2, die_at=4)
     assert not (tmp_path / "killed").exists()
     assert (tmp_path / "killed.partial" / "state.pt").exists()
-    run(discs, tmp_path / "killed", every=2)
+    run(discs, tmp_path / "killed", recipe, every=2)
     assert_same(tmp_path / "whole", tmp_path / "killed")
     assert not (tmp_path / "killed.partial").exists()
 
 
-def test_a_slow_run_is_saved_by_the_clock_too_and_goes_on_to_the_same_weights(discs, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        sys.modules["ttdg.training.train"], "PULSE", 1
-    )  # an event, and so a place to die, at every step
+def test_a_slow_run_is_also_saved_by_time_and_resumes_to_the_same_weights(discs, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "REPORT_EVERY", 1)  # an event, and so a point of interruption, at every step
     run(discs, tmp_path / "whole")
     with pytest.raises(Killed):
         run(discs, tmp_path / "quick", die_at=3)
-    assert not (tmp_path / "quick.partial").exists()  # neither 500 steps nor a minute
+    assert not (tmp_path / "quick.partial").exists()  # 500 steps or a minute have not passed
     with pytest.raises(Killed):
         run(discs, tmp_path / "killed", die_at=3, seconds=0.0)
     assert torch.load(tmp_path / "killed.partial" / "state.pt", weights_only=True)["step"] == 3
@@ -77,7 +79,7 @@ def test_a_slow_run_is_saved_by_the_clock_too_and_goes_on_to_the_same_weights(di
     assert_same(tmp_path / "whole", tmp_path / "killed")
 
 
-def test_a_save_is_due_when_the_time_since_the_last_is_up(tmp_path, monkeypatch):
+def test_a_save_is_due_after_the_given_seconds(tmp_path, monkeypatch):
     clock = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     state, network = State(tmp_path / "m", {}, 60.0), torch.nn.Linear(1, 1)
@@ -96,7 +98,7 @@ def test_a_half_finished_run_of_another_recipe_is_not_continued(discs, tmp_path)
         run(discs, tmp_path / "m", Recipe(encoder="light", steps=7, batch=4))
 
 
-def test_deterministic_training_finds_no_operation_it_must_refuse(discs, tmp_path):
+def test_deterministic_training_uses_no_nondeterministic_operation(discs, tmp_path):
     try:
         run(discs, tmp_path / "m", Recipe(encoder="light", steps=1, batch=2, deterministic=True))
         assert torch.are_deterministic_algorithms_enabled()
@@ -111,14 +113,51 @@ def test_training_learns(discs, tmp_path):
     assert load(tmp_path / "m").card.validation == card.validation
 
 
-def test_batches_depend_on_seed_and_step_alone_and_split_over_processes(discs):
-    benchmark = load_benchmark(None, discs)
-    pool = Pool(list(load_sources(find_sites(discs), benchmark).train.values()), torch.device("cpu"))
-    whole = pool.batch(RECIPE, "minmax", 3, slice(0, 4))
-    halves = [pool.batch(RECIPE, "minmax", 3, part) for part in (slice(0, 2), slice(2, 4))]
-    for index in (0, 1):
-        assert torch.equal(whole[index], torch.cat([half[index] for half in halves]))
-    assert not torch.equal(whole[0], pool.batch(RECIPE, "minmax", 4, slice(0, 4))[0])
+@pytest.fixture
+def pool(discs):
+    sites = load_sources(find_sites(discs), load_benchmark(None, discs)).train.values()
+    return Pool(list(sites), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("recipe", [RECIPE, ALL], ids=["plain", "all"])
+def test_batches_depend_on_seed_and_step_alone_and_split_over_processes(pool, recipe):
+    whole = pool.batch(recipe, "minmax", 3, slice(0, 4))
+    halves = [pool.batch(recipe, "minmax", 3, part) for part in (slice(0, 2), slice(2, 4))]
+    assert len(whole) == (4 if recipe.mixstyle else 2)
+    for index, value in enumerate(whole):
+        torch.testing.assert_close(value, torch.cat([half[index] for half in halves]), atol=1e-5, rtol=0)
+    assert not torch.equal(whole[0], pool.batch(recipe, "minmax", 4, slice(0, 4))[0])
+
+
+@pytest.mark.parametrize("name", ["fourier", "photometric"])
+def test_an_augmentation_changes_the_images_but_not_the_labels(pool, name):
+    plain = pool.batch(RECIPE, "imagenet", 3, slice(0, 4))
+    changed = pool.batch(replace(RECIPE, **{name: 1.0}), "imagenet", 3, slice(0, 4))
+    assert torch.equal(plain[1], changed[1])
+    assert all((a - b).abs().max() > 0.01 for a, b in zip(plain[0], changed[0], strict=True))
+
+
+@pytest.mark.parametrize("name", EXTRAS)
+def test_each_optional_setting_alone_changes_the_weights(discs, tmp_path, name):
+    recipe = Recipe(encoder="light", steps=2, batch=4, universe=0.0)
+    run(discs, tmp_path / "a", recipe)
+    run(discs, tmp_path / "b", replace(recipe, **{name: 0.9}))
+    with pytest.raises(AssertionError):
+        assert_same(tmp_path / "a", tmp_path / "b", tolerance=1e-6)
+    assert load(tmp_path / "b").card.recipe[name] == 0.9
+
+
+def test_the_averaged_weights_are_validated_and_saved(discs, tmp_path, monkeypatch):
+    validated = []
+    monkeypatch.setattr(loop, "validate", lambda network, *rest: validated.append(network) or {})
+    run(discs, tmp_path / "last", RECIPE)
+    run(discs, tmp_path / "mean", replace(RECIPE, average=0.9))
+    last, mean = validated
+    saved = weights(tmp_path / "mean")
+    assert all(torch.equal(value, saved[name]) for name, value in mean.state_dict().items())
+    assert not torch.equal(*(n.unet.segmentation_head[0].weight for n in (last, mean)))
+    assert saved.keys() == weights(tmp_path / "last").keys()
+    assert "prior" in load(tmp_path / "mean").parts
 
 
 def test_a_packed_site_gives_the_same_arrays(discs, tmp_path):
@@ -143,16 +182,20 @@ def command(discs, out, *more):
     ]  # fmt: skip
 
 
-def test_two_processes_train_the_model_one_process_does(discs, tmp_path):
+@pytest.mark.parametrize("extras", [{}, EXTRAS], ids=["plain", "all"])
+def test_two_processes_train_the_model_one_process_does(discs, tmp_path, extras):
     env = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, *command(discs, tmp_path / "one")], check=True, env=env, timeout=300)
+    more = [f"--{name}={value}" for name, value in extras.items()]
+    subprocess.run(
+        [sys.executable, *command(discs, tmp_path / "one", *more)], check=True, env=env, timeout=300
+    )
     two = [
         "-m",
         "torch.distributed.run",
         "--standalone",
         "--nproc-per-node",
         "2",
-        *command(discs, tmp_path / "two"),
+        *command(discs, tmp_path / "two", *more),
     ]
     subprocess.run([sys.executable, *two], check=True, env=env, timeout=300)
     assert_same(tmp_path / "one", tmp_path / "two", tolerance=2e-4)

@@ -1,4 +1,18 @@
-"""Test-time adaptation: `METHODS` lists the methods, `adapt` builds one around a copy of a network."""
+"""Test-time adaptation: methods that adapt a network to unlabelled images while they predict them.
+
+* `adapt`: builds an adapter, by the name of its method, around a copy of a network.
+* `Trained`: what `adapt` accepts besides a network: a loaded checkpoint with fitted parts.
+* `METHODS`: all methods by name, each a `Method`: the declaration of its behaviour and its options.
+* `Adapter`: the interface of all adapters; `FrozenPredictor`, `SelfAssessing` and `Counting` are optional abilities.
+* `Assessment`: the predicted quality that a `SelfAssessing` adapter reports.
+* `Fixed`, `GradientAdapter`: base classes of adapters without and with gradient updates.
+* `Option`, `Range`: the documentation of one option, and its allowed numbers.
+* `defaults`, `checked`, `allowed`: default options of a method, validation of a value, and the allowed values in words.
+* `reconstructions`: the methods in a list whose authors published too little to reproduce them exactly.
+
+Folders: `methods` holds one file for each published method, `universe` the methods of the universe paper, and `judge`
+the method that chooses among several predictions.
+"""
 
 from ttdg.adaptation.adapter import (
     Adapter,

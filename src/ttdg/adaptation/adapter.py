@@ -1,4 +1,4 @@
-"""What a method is: a callable that adapts to a batch, then answers it, and can go back to the source."""
+"""Interfaces: adapters, their optional abilities, the declaration of a method, and two base classes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ttdg.adaptation.options import Option
 from ttdg.errors import UserError
-from ttdg.networks.capture import CaptureGuard, clear_optimiser, make_capturable
-from ttdg.networks.cuda_graph import Replay
+from ttdg.networks.capture import CaptureGuard, make_capturable, reset_optimiser
+from ttdg.networks.cuda_graph import GraphRunner
 
 Images = Float[Tensor, "b c h w"]
 Logits = Float[Tensor, "b l *hw"]
@@ -19,35 +19,35 @@ Logits = Float[Tensor, "b l *hw"]
 
 @runtime_checkable
 class Adapter(Protocol):
-    """Adapters take no labels: there is no argument through which one could reach them."""
+    """Adapts a network to the batches of a stream and predicts them, without labels."""
 
     network: nn.Module
 
     def __call__(self, images: Images) -> Logits:
-        """Adapt to this batch, then answer it. The logits carry no gradient."""
+        """Adapt to the batch and return its logits, detached from the graph."""
         ...
 
     def reset(self) -> None:
-        """Back to the source model, bit for bit."""
+        """Restore the source model, bit for bit."""
         ...
 
 
 @runtime_checkable
 class FrozenPredictor(Protocol):
-    """An adapter that can answer without another update. The offline stream uses it for its second pass."""
+    """An adapter that can predict without another update, as the second pass of an offline stream does."""
 
     def predict_frozen(self, images: Images) -> Logits:
-        """Logits of the adapted state, which does not change."""
+        """Predict with the adapted state, and leave that state unchanged."""
         ...
 
 
 @dataclass(frozen=True)
 class Assessment:
-    """What a method expects of its own answers to one batch."""
+    """The quality that an adapter predicts for its own answers to one batch."""
 
-    choices: tuple[str, ...]  # of each image: which candidate was taken
-    dice: Float[Tensor, " b"]  # expected Dice of the answer
-    half_width: Float[Tensor, " b"]  # of its 80 % interval
+    choices: tuple[str, ...]  # name of the candidate that was chosen for each image
+    dice: Float[Tensor, " b"]  # predicted Dice of the answer
+    half_width: Float[Tensor, " b"]  # half the width of the 80 % interval of `dice`
 
 
 @runtime_checkable
@@ -55,65 +55,79 @@ class SelfAssessing(Protocol):
     """An adapter that predicts the Dice of its own answers."""
 
     def assessment(self) -> Assessment | None:
-        """The assessment of the last batch; None before the first."""
+        """The assessment of the last batch, or None before the first batch."""
         ...
 
 
 @runtime_checkable
 class Counting(Protocol):
-    """An adapter that counts events, such as recoveries. The counts go into the records of a benchmark."""
+    """An adapter that counts events, such as resets after a collapse. Benchmark records include the counts."""
 
-    counts: Mapping[str, int]
+    counts: dict[str, int]
 
 
 @dataclass(frozen=True)
 class Method:
-    """A method and what it declares of itself; the contract test holds it to every word."""
+    """Declaration of a method. The contract test checks every field against the method's behaviour."""
 
-    build: Callable[..., Adapter]
-    summary: str
-    adapts: str  # what changes: "nothing", "BatchNorm γ, β", …
-    norm: str  # BatchNorm statistics: EVAL, BATCH, MIX(option or number), …: MODES of the contract test
-    memory: bool  # does a batch leave something behind for the next?
-    forwards: int  # network passes a batch with default options: six views are six; where the data decides, the most;
-    backwards: int  # … and backward passes; of a network in two halves, those through the busier half
-    predict: Literal["before", "after"]  # the update
+    build: Callable[..., Adapter]  # takes the network, then `parts`, then options by keyword
+    summary: str  # what the method does, in one line
+    adapts: str  # what changes in the network: "nothing", "BatchNorm γ, β", …
+    norm: str  # BatchNorm statistics: EVAL, BATCH, MIX(option or number), …; see MODES in the contract test
+    memory: bool  # True if a batch influences the predictions of later batches
+    forwards: int  # forward passes for each batch with default options (six views count as six), at most
+    backwards: int  # backward passes for each batch; for a network in two halves, those of the half with more
+    predict: Literal["before", "after"]  # predictions come from before or after the update
     paper: str
     origin: str  # where the default hyper-parameters come from
     options: Mapping[str, Option] = field(default_factory=dict)  # one entry for each keyword of `build`
-    needs: tuple[str, ...] = ()  # of the network: "BatchNorm", "encode/decode", "dropout", "batch ≥ 2"
-    parts: tuple[str, ...] = ()  # from source time, in the order `build` takes them after the network
-    reset: Literal["episodic", "online", "continual"] = "online"  # the policy it was published with
-    grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # for `ttdg tune`, if not lr × steps
+    needs: tuple[
+        str, ...
+    ] = ()  # required of the network: "BatchNorm", "encode/decode", "dropout", "batch ≥ 2"
+    parts: tuple[
+        str, ...
+    ] = ()  # required parts, fitted at source time, in the order of the arguments of `build`
+    reset: Literal["episodic", "online", "continual"] = "online"  # the reset policy of the publication
+    grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # values to tune; default: lr × steps
 
     @property
     def reconstructed(self) -> bool:
-        """Nobody published its code, nor all it would take to write it."""
+        """True if the authors published neither code nor all details, so that parts are guesses of this project."""
         return self.paper.startswith("reconstructed")
 
 
-class Fixed:
-    """An adapter without a gradient: the network answers in the norm mode it was given."""
+class Fixed(Adapter):
+    """An adapter without updates: the network predicts in the BatchNorm mode that it was given."""
 
     def __init__(self, network: nn.Module) -> None:
         self.network = network.eval()
-        self._replay = Replay(CaptureGuard(network))
+        self._replay = GraphRunner(CaptureGuard(network))
 
     @torch.no_grad()
     def __call__(self, images: Images) -> Logits:
+        """Return the network's logits."""
         return self._replay(self.network, images)
 
     def reset(self) -> None:
-        """Nothing was changed."""
+        """Do nothing: the adapter has no state."""
 
 
-class GradientAdapter:
-    """One optimiser over chosen parameters and one objective of the logits: `steps` updates a batch.
+class GradientAdapter(Adapter):
+    """Updates chosen parameters by one optimiser, with `steps` steps on each batch.
 
-    `predict="before"` answers with the logits of the last forward before its update (TENT, SAR);
-    `predict="after"` pays one more forward. A batch whose loss is not finite updates nothing.
-    Methods with another step write `__call__` anew and keep the rest: parameters, optimiser, the way back. Everything
-    that moves does so in place, so that on a GPU a whole call can be recorded and replayed.
+    A batch whose loss is not finite updates nothing. Subclasses with another update override `__call__` and keep the
+    parameters, the optimiser and `reset`. All state is changed in place, so that a whole call can be recorded as a CUDA
+    graph and replayed.
+
+    Args:
+        network: adapted in place; parameters outside `parameters` are frozen.
+        objective: maps logits to the loss.
+        parameters: the parameters to update. They may include tensors outside the network, such as a prompt.
+        lr: learning rate.
+        steps: updates on each batch.
+        predict: "before" returns the logits of the last forward pass before its update (TENT, SAR); "after" costs one
+            more forward pass.
+        optimiser: called with the parameters and `lr`.
     """
 
     def __init__(
@@ -133,28 +147,29 @@ class GradientAdapter:
         if not self.parameters:
             raise UserError(
                 "this network has none of the parameters that the method adapts (BatchNorm with affine=False has no γ "
-                "and β); use method 'norm', which adapts none, or one that adapts all weights"
+                "and β); use method 'norm', which adapts no parameters, or a method that adapts all weights"
             )
         self.loss = torch.tensor(torch.nan)  # of the last step
-        self._fused = all(p.is_cuda for p in self.parameters)  # one kernel instead of some hundred
+        self._fused = all(p.is_cuda for p in self.parameters)  # one kernel instead of some hundred small ones
         self.optimiser = optimiser(self.parameters, lr=lr, **({"fused": True} if self._fused else {}))
-        self._replay = Replay(
+        self._replay = GraphRunner(
             CaptureGuard(network, make_capturable(self.optimiser) if self._fused else False)
         )
         self._source = {name: value.clone() for name, value in network.state_dict().items()}
         names = {id(parameter): name for name, parameter in network.named_parameters()}
-        self._start = [  # a parameter outside the network, a prompt for instance, starts as it was given
+        self._start = [  # parameters outside the network restart from their present values
             self._source[names[id(p)]] if id(p) in names else p.detach().clone() for p in self.parameters
         ]
         self.reset()
 
     def __call__(self, images: Images) -> Logits:
+        """Update the parameters on the batch and return its logits."""
         logits, self.loss = self._replay(self._adapt, images)
         return logits
 
     def _adapt(self, images: Images) -> tuple[Logits, Tensor]:
-        """The answer, and the loss of the last step."""
-        self.optimiser.zero_grad(set_to_none=True)  # a recording that failed may have left some
+        """Return the logits, and the loss of the last step."""
+        self.optimiser.zero_grad(set_to_none=True)  # a failed recording may have left gradients
         for _ in range(self.steps):
             with torch.enable_grad():
                 logits = self.network(images)
@@ -167,7 +182,7 @@ class GradientAdapter:
 
     def _update(self, loss: Tensor) -> None:
         self.loss, finite = loss.detach(), torch.isfinite(loss.detach())
-        if self._fused:  # the optimiser skips the step by itself, and the host does not wait for the loss
+        if self._fused:  # the optimiser skips the step on the device, and the host does not wait
             self.optimiser.found_inf = (~finite).float()  # type: ignore[attr-defined]
         elif not finite:
             return
@@ -176,11 +191,11 @@ class GradientAdapter:
         self.optimiser.zero_grad(set_to_none=True)
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
-        """Of a loss with respect to what is adapted; the network's `grad` stays empty."""
+        """Gradients of `loss` with respect to the adapted parameters; their `grad` fields stay empty."""
         return list(torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True))
 
     def apply(self, gradients: Sequence[Tensor], lr: float | None = None) -> None:
-        """One step of the optimiser with these gradients, at another rate where one is given."""
+        """Take one optimiser step with these gradients, at learning rate `lr` if given."""
         for group in self.optimiser.param_groups:
             group["lr"] = self.lr if lr is None else lr
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
@@ -190,13 +205,14 @@ class GradientAdapter:
 
     @torch.no_grad()
     def restart(self) -> None:
-        """What moves, back at the source with a fresh optimiser: an episodic method begins every batch so."""
+        """Restore the adapted parameters and a fresh optimiser, as episodic methods do before every batch."""
         torch._foreach_copy_(self.parameters, self._start)
-        clear_optimiser(self.optimiser)
+        reset_optimiser(self.optimiser)
 
     @torch.no_grad()
     def reset(self) -> None:
+        """Restore all weights and buffers of the network, the adapted parameters and a fresh optimiser."""
         for name, value in self.network.state_dict().items():
             value.copy_(self._source[name])
         torch._foreach_copy_(self.parameters, self._start)
-        clear_optimiser(self.optimiser)
+        reset_optimiser(self.optimiser)

@@ -1,4 +1,4 @@
-"""Building an adapter from a network, a method's name and its options."""
+"""Building an adapter from a network, the name of a method and its options."""
 
 import copy
 from collections.abc import Mapping
@@ -15,23 +15,33 @@ from ttdg.types import Part
 
 @runtime_checkable
 class Trained(Protocol):
-    """A loaded checkpoint: a network, and the parts that were fitted to it."""
+    """A trained network with the parts that were fitted to it, such as a loaded checkpoint."""
 
     @property
-    def network(self) -> nn.Module: ...
+    def network(self) -> nn.Module:
+        """The source network."""
+        ...
 
     @property
-    def parts(self) -> Mapping[str, Part]: ...
+    def parts(self) -> Mapping[str, Part]:
+        """Fitted parts by name."""
+        ...
 
 
 def adapt(model: nn.Module | Trained, method: str, **options: Any) -> Adapter:
-    """An adapter around a copy of the network: `logits = adapter(images)`; `adapter.reset()` is the source again.
+    """Build an adapter around a copy of the network.
 
-    Any module that maps images to logits will do; methods that need parts from source time want the loaded model.
+    Call the adapter with a batch of images to adapt and get the logits; `adapter.reset()` restores the source model.
+
+    Args:
+        model: any module that maps images to logits, or a loaded checkpoint. Methods with parts from source time need
+            the checkpoint.
+        method: a key of `METHODS`.
+        **options: options of the method; `defaults(method)` lists them.
     """
     if method not in METHODS:
         raise UserError(f"unknown method {method!r}{suggestion(method, METHODS)}")
     values = {name: checked(method, name, value) for name, value in options.items()}
     network, parts = (model, {}) if isinstance(model, nn.Module) else (model.network, model.parts)
-    found = required_parts(method, METHODS[method].parts, parts)
-    return METHODS[method].build(copy.deepcopy(network), *found, **values)
+    fitted = required_parts(method, METHODS[method].parts, parts)
+    return METHODS[method].build(copy.deepcopy(network), *fitted, **values)

@@ -1,4 +1,4 @@
-"""Steps down a loss, for methods that are more than one optimiser on the network's logits."""
+"""Optimiser steps and snapshots for methods whose parameters or losses are not those of `GradientAdapter`."""
 
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -6,10 +6,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ttdg.networks.capture import make_capturable
+
 
 class Descent:
-    """An optimiser over chosen parameters. A loss that is not finite moves nothing, and the device decides that
-    by itself: the flag a gradient scaler would set, so the host never waits for the loss."""
+    """A fused optimiser over chosen parameters that skips every loss that is not finite.
+
+    The device skips the step by itself (through `found_inf`, the flag that a gradient scaler sets), so that the host
+    does not wait for the loss.
+    """
 
     def __init__(
         self,
@@ -24,16 +29,16 @@ class Descent:
         self.restart()
 
     def restart(self) -> None:
-        """Forget the moments."""
+        """Replace the optimiser by a new one, without moments."""
         if self.kind == "sgd":
             self.optimiser: Any = torch.optim.SGD(self.parameters, self.lr, momentum=0.9, fused=True)
-            for p in self.parameters:  # torch leaves it unset where the very first step is skipped
-                self.optimiser.state[p]["momentum_buffer"] = torch.zeros_like(p)
+            make_capturable(self.optimiser)  # creates the momentum buffers, which a skipped first step needs
         else:
             self.optimiser = torch.optim.Adam(self.parameters, self.lr, self.betas, fused=True)
 
     def step(self, loss: Tensor) -> None:
-        if not loss.requires_grad:  # the images are too small for anything to depend on
+        """Take one step down the loss; do nothing if the loss is not finite or depends on no parameter."""
+        if not loss.requires_grad:  # for instance, the images are too small for any BatchNorm statistics
             return
         loss.backward(inputs=self.parameters)  # type: ignore[no-untyped-call]
         self.optimiser.found_inf = (~torch.isfinite(loss.detach())).float()
@@ -42,7 +47,7 @@ class Descent:
 
 
 class Snapshot:
-    """Tensors as they were; `restore` puts the values back in place, bit for bit."""
+    """Copies of tensors; `restore` writes the copied values back in place, bit for bit."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self.tensors = [tensor.detach() for tensor in tensors]
@@ -50,16 +55,17 @@ class Snapshot:
 
     @torch.no_grad()
     def restore(self) -> None:
-        for kind in {tensor.dtype for tensor in self.tensors}:  # counters are integers
+        """Write the copied values back."""
+        for kind in {tensor.dtype for tensor in self.tensors}:  # BatchNorm's counters are integers
             rows = [(a, b) for a, b in zip(self.tensors, self.values, strict=True) if a.dtype == kind]
             torch._foreach_copy_([a for a, _ in rows], [b for _, b in rows])
 
 
 def zero_non_finite(images: Tensor) -> Tensor:
-    """What is not finite becomes 0: statistics and weights that outlive a batch must not meet it."""
+    """Replace NaN and infinite values by 0, so that they do not reach statistics or weights that are kept."""
     return images.nan_to_num(0.0, 0.0, 0.0)
 
 
 def any_finite_image(images: Tensor) -> bool:
-    """Is a single image of the batch finite? The host waits to know."""
+    """True if at least one image of the batch has finite values only. The host waits for the answer."""
     return bool(images.isfinite().flatten(1).all(1).any())

@@ -1,6 +1,6 @@
-"""A short memory of a stream: rows first in, first out, found again by the likeness of their keys.
+"""Bounded memories of a stream, searched by the cosine similarity of their entries.
 
-Everything stays on the device and every size is known to Python, so nothing waits for the device.
+All entries stay on the device, and Python knows the number of entries, so that the host never waits for the device.
 """
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Memory:
-    """Up to `capacity` rows in a few columns, such as (key, value); the first column is the key."""
+    """A first-in-first-out table of at most `capacity` rows; the first of its columns holds the keys."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -20,7 +20,7 @@ class Memory:
         return len(self.columns[0]) if self.columns else 0
 
     def push(self, *rows: Tensor) -> None:
-        """Append rows (b, …) to each column; the oldest leave. Rows of another shape begin a new memory."""
+        """Append rows (b, …) to each column and drop the oldest; rows of another shape clear the memory first."""
         if not self.fits(*rows):
             self.clear()
         old = self.columns or tuple(row[:0] for row in rows)
@@ -29,22 +29,23 @@ class Memory:
         )
 
     def fits(self, *rows: Tensor) -> bool:
-        """Is there something, and shaped like these?"""
+        """True if the memory is not empty and its entries have the shape of these rows."""
         return len(self) > 0 and all(
             a.shape[1:] == b.shape[1:] for a, b in zip(self.columns, rows, strict=False)
         )
 
     def nearest(self, keys: Float[Tensor, "b *d"], k: int) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"]]:
-        """Cosine and row of the `k` stored keys most like each key, most like first."""
-        likeness = F.normalize(keys.flatten(1), dim=1) @ F.normalize(self.columns[0].flatten(1), dim=1).T
-        cosine, rows = likeness.topk(k)
-        return cosine, rows
+        """Return cosines and row numbers of the `k` most similar stored keys, in descending order of the cosine."""
+        return _nearest(keys, self.columns[0], k)
 
     def clear(self) -> None:
+        """Remove all rows."""
         self.columns = ()
 
 
 class Bank:
+    """The `capacity` feature maps with the highest scores."""
+
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.clear()
@@ -53,11 +54,12 @@ class Bank:
         return len(self.scores)
 
     def clear(self) -> None:
+        """Remove all maps."""
         self.maps, self.scores = torch.empty(0), torch.empty(0)
 
     def push(self, maps: Float[Tensor, "b c y x"], scores: Float[Tensor, "b"]) -> None:
-        """Keep the best of what there was and these; maps of another size begin a new bank."""
-        if len(self) and self.fits(maps):
+        """Add maps and keep the best `capacity`; maps of another shape replace the whole bank."""
+        if self.fits(maps):
             maps, scores = torch.cat([self.maps, maps.detach()]), torch.cat([self.scores, scores.detach()])
         if len(scores) > self.capacity:
             scores, best = scores.topk(self.capacity)
@@ -65,12 +67,19 @@ class Bank:
         self.maps, self.scores = maps.detach(), scores.detach()
 
     def fits(self, maps: Float[Tensor, "b c y x"]) -> bool:
+        """True if the bank is not empty and its maps have the shape of these maps."""
         return len(self) > 0 and self.maps.shape[1:] == maps.shape[1:]
 
     def nearest(
         self, maps: Float[Tensor, "b c y x"], k: int
     ) -> tuple[Float[Tensor, "b k"], Float[Tensor, "b k c y x"]]:
-        """The `k` stored maps most like each (all, if there are fewer), with their cosines."""
-        likeness = F.normalize(maps.detach().flatten(1), dim=1) @ F.normalize(self.maps.flatten(1), dim=1).T
-        cosines, rows = likeness.topk(min(k, len(self)))
+        """Return cosines and maps of the `k` most similar stored maps, or of all if there are fewer than `k`."""
+        cosines, rows = _nearest(maps.detach(), self.maps, min(k, len(self)))
         return cosines, self.maps[rows]
+
+
+def _nearest(
+    queries: Float[Tensor, "b *d"], keys: Float[Tensor, "n *d"], k: int
+) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"]]:
+    cosines, rows = (F.normalize(queries.flatten(1), dim=1) @ F.normalize(keys.flatten(1), dim=1).T).topk(k)
+    return cosines, rows

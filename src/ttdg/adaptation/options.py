@@ -1,53 +1,53 @@
-"""Options of methods: what each one does, where its default comes from, and which values are allowed."""
+"""Options of the methods: what each one does, where its default comes from, and which values are allowed."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
 class Range:
-    low: float
+    """The numbers that an option accepts: an interval, and its infinite ends where `endless` is true."""
+
+    low: float = -math.inf
     high: float = math.inf
-    above: bool = False  # `low` itself is out
-    endless: bool = False  # infinity is in: no bound at all
+    above: bool = False  # the interval excludes `low`
+    endless: bool = False  # an infinite value is allowed and means "no limit"
 
     def __contains__(self, value: float | int) -> bool:
-        if self.endless and value == math.inf:
-            return True
-        return (
-            math.isfinite(value)
-            and (self.low < value if self.above else self.low <= value)
-            and value <= self.high
-        )
+        if math.isinf(value):
+            return self.endless and value in (self.low, self.high)
+        return (self.low < value if self.above else self.low <= value) and value <= self.high
 
     def __str__(self) -> str:
+        if self.low == -math.inf:
+            return "any number"
         if self.high < math.inf:
             return f"{'above' if self.above else 'between'} {self.low:g} and {'at most ' * self.above}{self.high:g}"
         return f"above {self.low:g}" if self.above else f"{self.low:g} or more"
 
 
 COUNT, SHARE, WEIGHT = Range(1.0), Range(0.0, 1.0), Range(0.0)
-RANGES = {
-    "lr": WEIGHT, "steps": COUNT, "views": COUNT, "members": COUNT, "capacity": COUNT, "neighbours": COUNT,
-    "pixels": COUNT, "samples": COUNT, "count": COUNT, "copies": WEIGHT, "remember": WEIGHT,
-    "alpha": SHARE, "momentum": SHARE, "restore": SHARE, "threshold": SHARE, "decay": SHARE, "least": SHARE,
-    "dropout": Range(0.0, 0.99), "size": Range(0.0, 1.0, above=True),
-    "rho": WEIGHT, "consistency": WEIGHT, "labelling": WEIGHT, "trust": WEIGHT, "edge_weight": WEIGHT,
-    "margin": Range(0.0, endless=True), "tau": Range(0.0, above=True), "temperature": Range(0.0, above=True),
-    "warm": Range(0.0, above=True),
-}  # fmt: skip
+POSITIVE, ANY = Range(0.0, above=True), Range()
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a method. `ttdg methods NAME` and the documentation print these three fields."""
+    """Documentation of one keyword of a method's factory. The command `ttdg methods` prints the three fields."""
 
-    text: str  # what it does, in one line
-    origin: str  # where the default comes from: the paper, the authors' code, or a choice of this project
+    text: str  # what the option does, in one line
+    origin: str  # where the default comes from: the paper, the authors' code, or this project with its reason
     range: Range | None = None  # allowed numbers; None for text, choices and switches
 
+    def with_origin(self, origin: str) -> "Option":
+        """Return a copy with another `origin`."""
+        return replace(self, origin=origin)
 
-LR = Option("learning rate", "see `origin` of the method", WEIGHT)
-STEPS = Option("gradient steps on each batch", "see `origin` of the method", COUNT)
-HEAD = Option("how logits become probabilities: over classes, or for each channel", "this project")
-SEED = Option("seed of the method's random draws", "this project")
+
+# Options that several methods share. Each method states the origin of its own learning rate and number of steps.
+LR = Option("learning rate of the optimiser", "", WEIGHT)
+STEPS = Option("gradient steps on each batch", "", COUNT)
+HEAD = Option(
+    "how logits become probabilities: softmax over the channels, or sigmoid of each channel",
+    "this project: its networks predict classes that exclude each other",
+)
+SEED = Option("seed of the method's random numbers", "this project: a fixed seed makes runs repeatable", ANY)

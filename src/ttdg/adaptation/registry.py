@@ -1,4 +1,4 @@
-"""The table of methods: a name and what its file declares. Adding a method is one file and one line here."""
+"""The table of methods. To add a method, write one file and add one line here."""
 
 import inspect
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ from ttdg.adaptation.methods import (
     tent,
     vptta,
 )
-from ttdg.adaptation.options import RANGES, Range
+from ttdg.adaptation.options import Range
 from ttdg.adaptation.universe import gradient, literal
 from ttdg.adaptation.universe import method as universe
 from ttdg.errors import UserError, suggestion
@@ -64,50 +64,45 @@ METHODS: dict[str, Method] = {
 
 
 def reconstructions(methods: Iterable[str]) -> list[str]:
-    """Those of them that nobody published in full: wherever one is named, that is said."""
+    """Return those of the named methods that are reconstructions, without repetitions."""
     return [name for name in dict.fromkeys(methods) if name in METHODS and METHODS[name].reconstructed]
 
 
 def defaults(method: str) -> dict[str, Any]:
-    """A method's options with their default values, read from its factory."""
+    """Return the options of a method with their default values, read from its factory."""
     parameters = inspect.signature(METHODS[method].build).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def checked(method: str, name: str, value: Any) -> Any:
-    """The value as the option's annotation wants it; a wrong name, type or choice is an error in words."""
-    if name not in (known := defaults(method)):
-        raise UserError(f"method {method!r} has no option {name!r}{suggestion(name, known)}")
-    hint = get_type_hints(METHODS[method].build)[name]
+    """Return the value of an option, converted to the annotated type; raise `UserError` if it is not allowed."""
+    if name not in (options := defaults(method)):
+        raise UserError(f"method {method!r} has no option {name!r}{suggestion(name, options)}")
+    hint, what = get_type_hints(METHODS[method].build)[name], f"option {name} of {method!r}"
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
-            raise UserError(
-                f"option {name} of {method!r} is one of {', '.join(get_args(hint))}, not {value!r}"
-            )
+            raise UserError(f"{what} must be one of {', '.join(get_args(hint))}, not {value!r}")
     elif hint is float and type(value) is int:
         value = float(value)
     elif isinstance(hint, type) and type(value) is not hint:
-        raise UserError(
-            f"option {name} of {method!r} is {hint.__name__}, such as {known[name]!r}, not {value!r}"
-        )
-    bounds = _bounds(method, name)
-    if hint in (int, float) and bounds is not None and value not in bounds:
-        raise UserError(f"option {name} of {method!r} is {bounds}, not {value!r}")
+        raise UserError(f"{what} must be of type {hint.__name__}, such as {options[name]!r}, not {value!r}")
+    bounds = _range(method, name)
+    if bounds is not None and value not in bounds:
+        raise UserError(f"{what} must be {bounds}, not {value!r}")
     return value
 
 
 def allowed(method: str, name: str) -> str:
-    """What `checked` lets pass, in words; nothing where any value of the default's type will do."""
+    """Return the allowed values of an option in words; empty if every value of the default's type is allowed."""
     hint = get_type_hints(METHODS[method].build)[name]
     if get_origin(hint) is Literal:
         return f"one of {', '.join(get_args(hint))}"
     if hint is bool:
         return "true or false"
-    bounds = _bounds(method, name)
-    return str(bounds) if hint in (int, float) and bounds is not None else ""
+    bounds = _range(method, name)
+    return "" if bounds is None else str(bounds)
 
 
-def _bounds(method: str, name: str) -> Range | None:
-    """The allowed numbers of an option."""
+def _range(method: str, name: str) -> Range | None:
     option = METHODS[method].options.get(name)
-    return RANGES.get(name) if option is None else option.range
+    return None if option is None else option.range

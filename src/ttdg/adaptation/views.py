@@ -1,6 +1,6 @@
-"""Views of a batch: the symmetries of the square, which a prediction can be turned back from, and other lights.
+"""Views of a batch: flips and quarter turns, which can be undone on a prediction, and photometric changes.
 
-Random numbers come from a generator on the images' device, so that nothing waits for the host.
+Random numbers come from a generator on the images' device, so that the device never waits for the host.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,68 +18,81 @@ Images = Float[Tensor, "b c h w"]
 
 @dataclass(frozen=True)
 class View:
-    """Mirrored left to right or not, then turned by quarter turns."""
+    """A symmetry of the square: an optional horizontal flip, then `turns` quarter turns."""
 
     turns: int = 0
     mirrored: bool = False
 
     def __call__(self, x: Tensor) -> Tensor:
+        """Apply the view to images (…, h, w)."""
         x = x.flip(-1) if self.mirrored else x
         return x.rot90(self.turns, (-2, -1)) if self.turns else x
 
-    def back(self, x: Tensor) -> Tensor:
+    def inverse(self, x: Tensor) -> Tensor:
+        """Undo the view, for instance on a prediction."""
         x = x.rot90(-self.turns, (-2, -1)) if self.turns else x
         return x.flip(-1) if self.mirrored else x
 
 
-SQUARE = tuple(View(turns, mirrored) for mirrored in (False, True) for turns in range(4))
-SIX = (View(), View(0, True), View(2, True), View(1), View(2), View(3))  # itself, two flips, three turns
+SQUARE_VIEWS = tuple(View(turns, mirrored) for mirrored in (False, True) for turns in range(4))  # all eight
+SIX_VIEWS = (
+    View(),
+    View(0, True),
+    View(2, True),
+    View(1),
+    View(2),
+    View(3),
+)  # identity, two flips, three turns
 
 
 def average_over_views(
     network: Callable[[Tensor], Tensor] | nn.Module,
     images: Images,
     head: losses.Head,
-    views: Sequence[View] = SIX,
+    views: Sequence[View] = SIX_VIEWS,
 ) -> Float[Tensor, "b l h w"]:
-    """The mean prediction over the views, each turned back, as logits. A pass for each view: under batch statistics
-    every view has its own, and a quarter turn of an oblong image has another shape."""
-    return losses.mixture(torch.stack([view.back(network(view(images))) for view in views]), head)
+    """Return the logits of the mean prediction over the views, each undone before the mean.
+
+    The network runs once for each view. One pass for all views would share BatchNorm statistics between them, and a
+    quarter turn changes the shape of an image that is not square.
+    """
+    return losses.mixture(torch.stack([view.inverse(network(view(images))) for view in views]), head)
 
 
 def photometric_view(images: Images, generator: Generator) -> Images:
-    """Another light, response, focus and sensor for each image; nothing moves, so a prediction needs no turning back.
+    """Change brightness, contrast, gamma, noise and sharpness of each image at random; geometry stays the same.
 
-    Brightness of each channel, contrast within each channel's range, inverted gamma within the image's, noise and
-    blur, as strong and as often as in GraTa; but for brightness, the channels of an image share each strength. Each
-    image is brought to [0, 1] by its own extremes and back to them, so any normalisation of the input will do.
+    The order, strengths and probabilities are GraTa's, except for the noise: its standard deviation is the square
+    root of a value up to 0.05 (up to 0.22), while GraTa's code takes that value itself as the standard deviation.
+    Brightness is drawn for each channel, all other strengths for each image. Each image is scaled to [0, 1] by its own
+    minimum and maximum and scaled back at the end, so that the function works for any normalisation of the input.
     """
     b, c = images.shape[:2]
 
-    def some(low: float, high: float, share: float, neutral: float, channels: int = 1) -> Tensor:
-        def drawn(width: int) -> Tensor:
+    def strengths(low: float, high: float, probability: float, neutral: float, channels: int = 1) -> Tensor:
+        def uniform(width: int) -> Tensor:
             return torch.rand(b, width, 1, 1, generator=generator, device=images.device)
 
-        return torch.where(drawn(1) < share, low + (high - low) * drawn(channels), neutral)
+        return torch.where(uniform(1) < probability, low + (high - low) * uniform(channels), neutral)
 
-    x = min_max_scaled(images) * some(0.5, 1.5, 0.75, 1.0, c)
+    x = min_max_scaled(images) * strengths(0.5, 1.5, 0.75, 1.0, c)  # brightness
     mean = x.mean((2, 3), keepdim=True)
-    x = (mean + some(0.5, 1.5, 0.75, 1.0) * (x - mean)).clamp(*_extremes(x, (2, 3)))
+    x = (mean + strengths(0.5, 1.5, 0.75, 1.0) * (x - mean)).clamp(*_extremes(x, (2, 3)))  # contrast
     dark, light = _extremes(x)
-    x = light - (light - dark) * (1 - min_max_scaled(x)) ** some(0.5, 2.0, 0.75, 1.0)
+    x = light - (light - dark) * (1 - min_max_scaled(x)) ** strengths(0.5, 2.0, 0.75, 1.0)  # inverted gamma
     noise = torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
-    x = x + some(0.0, 0.05, 0.5, 0.0).sqrt() * noise
-    x = blur(x, some(0.5, 1.5, 0.5, 0.0).flatten())
+    x = x + strengths(0.0, 0.05, 0.5, 0.0).sqrt() * noise
+    x = blur(x, strengths(0.5, 1.5, 0.5, 0.0).flatten())
     low, high = _extremes(images)
     return (low + (high - low) * min_max_scaled(x)).to(images.dtype)
 
 
 def min_max_scaled(images: Images) -> Images:
-    """Each image by its own extremes in [0, 1]; a constant one becomes zeros."""
+    """Scale each image to [0, 1] by its own minimum and maximum; a constant image becomes zeros."""
     low, high = _extremes(images)
     return (images - low) / (high - low).clamp(min=1e-6)
 
 
 def _extremes(images: Images, over: tuple[int, ...] = (1, 2, 3)) -> tuple[Tensor, Tensor]:
-    """The least and the greatest number of each image, or of each channel of it."""
+    """Minimum and maximum over the dimensions `over`, which are kept with size 1."""
     return images.amin(over, keepdim=True), images.amax(over, keepdim=True)

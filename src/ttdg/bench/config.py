@@ -1,4 +1,4 @@
-"""A benchmark run as it is written in yaml; checked here, so that the rest can trust it."""
+"""The yaml file of a benchmark run, read and validated."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ ProtocolName = Literal["leave-one-out", "single-to-each", "single-to-mixture", "
 StreamName = Literal["online", "episodic", "continual", "offline"]
 Names = list[StrictStr]
 Positive = Annotated[StrictInt, Field(ge=1)]
-Several = {"min_length": 1}
+NonEmpty = {"min_length": 1}
 Scalar = StrictStr | bool | int | float
 
 
@@ -31,7 +31,7 @@ class _Strict(BaseModel):
 
 
 class Synthetic(_Strict):
-    """Drawn hospitals, for runs that need no data."""
+    """Synthetic hospitals, drawn for the run, so that no data set is needed."""
 
     variant: Literal["fundus", "polyp"] = "fundus"
     cases: Positive = 12
@@ -40,7 +40,7 @@ class Synthetic(_Strict):
 
 
 class Tune(_Strict):
-    """On what options are chosen: `ttdg.evaluation.tuning.Search` as yaml says it."""
+    """Simulated hospitals on which options are chosen; the fields of `ttdg.evaluation.tuning.Search`."""
 
     hospitals: Positive = 8
     images: Positive = 32
@@ -50,71 +50,78 @@ class Tune(_Strict):
 
 
 class MethodEntry(_Strict):
-    """A method with options; `grid` makes one entry for each combination of its values.
+    """A method with options; `grid` makes one table row for each combination of its values.
 
-    A key of `grid` is an option, PART.SETTING for a setting of the part the method needs, or recipe.FIELD, which
-    trains a source model of its own.
+    A key of `grid` is an option of the method, PART.SETTING for a setting of a part that the method needs, or
+    recipe.FIELD, which trains a separate source model for each value.
     """
 
     method: StrictStr
     name: StrictStr | None = None
     options: dict[StrictStr, Scalar] = {}
-    tuned: bool = False  # beside the options said here, where the experiment is tuned
+    tuned: bool = False  # choose the options that are not given here, if the experiment is tuned
     parts: dict[StrictStr, dict[StrictStr, Any]] = {}
-    grid: dict[StrictStr, Annotated[list[Scalar], Field(**Several)]] = {}  # type: ignore[arg-type]
+    grid: dict[StrictStr, Annotated[list[Scalar], Field(**NonEmpty)]] = {}  # type: ignore[arg-type]
 
 
 class Experiment(_Strict):
-    """One table: a protocol with its axes."""
+    """One table: a protocol and the settings that are combined with it."""
 
     name: StrictStr
     protocol: ProtocolName
     sources: Names = []
     targets: Names = []
     cases: Literal["all", "held-out"] = "all"
-    limit: Positive | None = None  # images a target, the first of the stream
-    methods: Literal["all"] | Annotated[list[StrictStr | MethodEntry], Field(**Several)] = "all"  # type: ignore[arg-type]
-    streams: Annotated[list[StreamName], Field(**Several)] = ["online"]  # type: ignore[arg-type]
-    batches: Annotated[list[Positive], Field(**Several)] = [4]  # type: ignore[arg-type]
+    limit: Positive | None = None  # number of images per target, taken from the start of the stream
+    methods: Literal["all"] | Annotated[list[StrictStr | MethodEntry], Field(**NonEmpty)] = "all"  # type: ignore[arg-type]
+    streams: Annotated[list[StreamName], Field(**NonEmpty)] = ["online"]  # type: ignore[arg-type]
+    batches: Annotated[list[Positive], Field(**NonEmpty)] = [4]  # type: ignore[arg-type]
     seeds: list[StrictInt] | None = None
-    tuned: bool = False  # rows that say no option get those that `tune` chooses, split by split
-    shuffle: bool = True  # by the seed: video sites hold runs of near-twins
-    surfaces: bool = False  # HD95 and ASSD
-    instances: bool = False  # the official code's instance-only Dice, beside Dice and never as it
+    tuned: bool = False  # rows without options get options chosen by `tune`, for each split of sites
+    shuffle: bool = True  # shuffle images by the seed: neighbouring frames of video sites are near-duplicates
+    surfaces: bool = False  # also measure HD95 and ASSD
+    instances: bool = (
+        False  # also measure the official code's instance-only Dice, reported separately from Dice
+    )
 
 
 class Config(_Strict):
+    """A benchmark run: data, recipe of the source models, and experiments."""
+
     name: StrictStr
     data: StrictStr | None = None
     synthetic: Synthetic | None = None
     benchmark: StrictStr | None = None
     size: Annotated[StrictInt, Field(ge=32)] | None = None
     sites: Names = []
-    seeds: Annotated[list[StrictInt], Field(**Several)] = [0]  # type: ignore[arg-type]
+    seeds: Annotated[list[StrictInt], Field(**NonEmpty)] = [0]  # type: ignore[arg-type]
     recipe: dict[StrictStr, Any] = {}
     parts: dict[StrictStr, dict[StrictStr, Any]] = {}
     tune: Tune | None = None
     baseline: StrictStr = "source"
-    harm: Annotated[float, Field(gt=0)] = 5.0  # Dice lost by an image that counts as harmed
-    experiments: Annotated[list[Experiment], Field(**Several)]  # type: ignore[arg-type]
+    harm: Annotated[float, Field(gt=0)] = (
+        5.0  # an image that loses more Dice points than this counts as harmed
+    )
+    experiments: Annotated[list[Experiment], Field(**NonEmpty)]  # type: ignore[arg-type]
 
     @field_validator("experiments")
     @classmethod
-    def _named_once(cls, experiments: list[Experiment]) -> list[Experiment]:
+    def _check_unique_names(cls, experiments: list[Experiment]) -> list[Experiment]:
         names = [experiment.name for experiment in experiments]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise ValueError(f"the name {twice!r} is given twice; name each experiment once")
+            raise ValueError(f"the name {twice!r} is given twice; use a different name for each experiment")
         return experiments
 
     @model_validator(mode="after")
-    def _tuned_on_something(self) -> "Config":
-        asking = next((experiment.name for experiment in self.experiments if experiment.tuned), None)
-        if asking is not None and self.tune is None:
-            raise ValueError(f"{asking!r} says `tuned: true`, and nothing says on what; add `tune: {{}}`")
+    def _check_tuning_is_described(self) -> "Config":
+        tuned = next((experiment.name for experiment in self.experiments if experiment.tuned), None)
+        if tuned is not None and self.tune is None:
+            raise ValueError(f"{tuned!r} has `tuned: true`, but the file has no `tune`; add `tune: {{}}`")
         return self
 
 
 def read_config(path: Path) -> Config:
+    """Read and validate a yaml file; a mistake in the file raises a UserError."""
     try:
         fields = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -129,14 +136,14 @@ def read_config(path: Path) -> Config:
 
 
 def parse_config(fields: Mapping[str, Any], source: str) -> Config:
-    """`source` names the file in the error that a bad field gets."""
+    """Validate the fields of a yaml file; `source` names the file in error messages."""
     try:
         return Config.model_validate(dict(fields))
     except ValidationError as error:
         raise UserError(f"{source}: {_in_words(error)}") from None
 
 
-KNOWN: Mapping[str, type[BaseModel]] = {
+_MODELS: Mapping[str, type[BaseModel]] = {
     "experiments": Experiment,
     "methods": MethodEntry,
     "synthetic": Synthetic,
@@ -145,21 +152,21 @@ KNOWN: Mapping[str, type[BaseModel]] = {
 
 
 def _in_words(error: ValidationError) -> str:
-    """One clause a mistake; a key that is not known is said with the nearest that is."""
+    """Write one clause per mistake; for an unknown key the clause names the closest known key."""
     clauses = []
     for mistake in error.errors():
         where = [str(part) for part in mistake["loc"]]
         message = mistake["msg"].removeprefix("Value error, ")
         if mistake["type"] == "extra_forbidden":
             key = where.pop()
-            home = next((KNOWN[part] for part in reversed(where) if part in KNOWN), Config)
-            message = f"unknown key {key!r}{suggestion(key, home.model_fields)}"
+            model = next((_MODELS[part] for part in reversed(where) if part in _MODELS), Config)
+            message = f"unknown key {key!r}{suggestion(key, model.model_fields)}"
         elif mistake["type"] in ("string_type", "literal_error") and "methods" in where[:-1]:
-            continue  # the other arm of a union: what was meant is in the mistake that stays
-        clauses.append(": ".join([*(part for part in where if not _arm(part)), message]))
-    return "; ".join(dict.fromkeys(clauses)) or "`methods` is a list of names and of entries, or `all`"
+            continue  # another alternative of the union; the mistake of the intended alternative is reported
+        clauses.append(": ".join([*(part for part in where if not _is_union_alternative(part)), message]))
+    return "; ".join(dict.fromkeys(clauses)) or "`methods` must be `all` or a list of names and entries"
 
 
-def _arm(part: str) -> bool:
-    """pydantic names the arm of a union it tried; a reader of yaml did not write it."""
+def _is_union_alternative(part: str) -> bool:
+    """True for the name pydantic gives to an alternative of a union, which is not a key of the yaml file."""
     return part in ("MethodEntry", "str") or part.startswith(("list[", "literal[", "constrained-"))

@@ -1,4 +1,4 @@
-"""A run while it runs: jobs done, running and failed, the time left, and the table so far."""
+"""Progress of a run on the terminal: finished, running and failed jobs, time left, and mean Dice so far."""
 
 import sys
 import time
@@ -8,43 +8,50 @@ from typing import Any
 
 from ttdg.bench.folder import RunFolder
 from ttdg.bench.jobs import Scoring, job_title
+from ttdg.bench.record_check import read_metadata
 from ttdg.bench.request import PreparedRun
 from ttdg.bench.run_file import RunPlan
 from ttdg.bench.scheduler import Schedule
 from ttdg.errors import UserError
-from ttdg.evaluation.records import read_about
 
 
 class RunningMeans:
-    """Means of the scorings that have ended, read once each from the line about their job."""
+    """Mean Dice of the finished scorings; the metadata line of each record is read once."""
 
-    def __init__(self, run: RunPlan, place: RunFolder) -> None:
-        self.run, self.place = run, place
+    def __init__(self, run: RunPlan, folder: RunFolder) -> None:
+        self.run, self.folder = run, folder
         self.dice: dict[str, list[float]] = {}
 
     def update(self, schedule: Schedule) -> None:
+        """Read the records of scorings that have finished since the last call."""
         for key in schedule.done - self.dice.keys():
             if isinstance(self.run.jobs[key], Scoring):
                 try:
-                    self.dice[key] = list(read_about(self.place.record(key))["dice"].values())
-                except UserError:
+                    self.dice[key] = list(read_metadata(self.folder.record(key))["dice"].values())
+                except (UserError, KeyError, AttributeError):
                     self.dice[key] = []
 
     def means(self) -> dict[str, dict[str, float]]:
-        """experiment → method → mean Dice over targets and seeds so far, in percent."""
-        sums: dict[str, dict[str, list[float]]] = {}
+        """Return experiment → method → mean Dice over targets and seeds so far, in percent."""
+        values: dict[str, dict[str, list[float]]] = {}
         for entry in self.run.entries:
-            values = self.dice.get(entry.job, [])
-            sums.setdefault(entry.experiment, {}).setdefault(entry.label, []).extend(values)
+            dice = self.dice.get(entry.job, [])
+            values.setdefault(entry.experiment, {}).setdefault(entry.label, []).extend(dice)
         return {
             name: {label: 100 * sum(v) / len(v) for label, v in rows.items() if v}
-            for name, rows in sums.items()
+            for name, rows in values.items()
         }
 
 
 @contextmanager
-def live(interactive: bool | None = None) -> Iterator[Callable[[PreparedRun], Callable[[Schedule], None]]]:
-    """What `bench` tells: a live table where a person is watching, a line a job in a log."""
+def progress_display(
+    interactive: bool | None = None,
+) -> Iterator[Callable[[PreparedRun], Callable[[Schedule], None]]]:
+    """Yield a function that makes the `watch` callback of a run.
+
+    On a terminal the callback updates a live table; otherwise it writes one line per finished job.
+    `interactive` overrides the detection of a terminal.
+    """
     from rich.console import Console
     from rich.live import Live
 
@@ -57,39 +64,39 @@ def live(interactive: bool | None = None) -> Iterator[Callable[[PreparedRun], Ca
 
 
 def _table_watch(ready: PreparedRun, screen: Any) -> Callable[[Schedule], None]:
-    board, last = RunningMeans(ready.run, ready.place), [0.0]
+    means, last = RunningMeans(ready.run, ready.folder), [0.0]
 
     def watch(schedule: Schedule) -> None:
         if time.monotonic() - last[0] > 0.5:
-            board.update(schedule)
-            screen.update(progress_view(schedule, board, ready.workers))
+            means.update(schedule)
+            screen.update(progress_view(schedule, means, ready.workers))
             last[0] = time.monotonic()
 
     return watch
 
 
 def _line_watch(ready: PreparedRun) -> Callable[[Schedule], None]:
-    told: set[str] = set()
-    began = [False]
+    reported: set[str] = set()
+    started = [False]
 
     def watch(schedule: Schedule) -> None:
-        if not began[0]:
-            told.update(schedule.done)
-            began[0] = True
-        for key in (schedule.done | schedule.failed.keys()) - told:
-            told.add(key)
-            end = f"FAILED: {schedule.failed[key]}" if key in schedule.failed else "done"
+        if not started[0]:
+            reported.update(schedule.done)
+            started[0] = True
+        for key in (schedule.done | schedule.failed.keys()) - reported:
+            reported.add(key)
+            result = f"FAILED: {schedule.failed[key]}" if key in schedule.failed else "done"
             count = f"{len(schedule.done)}/{len(schedule.jobs)}"
-            sys.stderr.write(
-                f"{count} {job_title(schedule.jobs[key])}: {end}{_eta(schedule, ready.workers)}\n"
-            )
+            title = job_title(schedule.jobs[key])
+            sys.stderr.write(f"{count} {title}: {result}{_time_left(schedule, ready.workers)}\n")
 
     return watch
 
 
-def progress_view(schedule: Schedule, board: RunningMeans, slots: int) -> Any:
-    """Counts, what is running, and the tables so far."""
+def progress_view(schedule: Schedule, means: RunningMeans, slots: int) -> Any:
+    """Return a rich renderable: job counts, up to eight running jobs, and the table of means so far."""
     from rich.console import Group
+    from rich.markup import escape
     from rich.table import Table
     from rich.text import Text
 
@@ -97,20 +104,20 @@ def progress_view(schedule: Schedule, board: RunningMeans, slots: int) -> Any:
     counts = f"{len(schedule.done)} of {len(schedule.jobs)} jobs done, {len(schedule.running)} running"
     if schedule.failed:
         counts += f", {len(schedule.failed)} failed" + (f", {blocked} blocked by them" if blocked else "")
-    parts: list[Any] = [Text(counts + _eta(schedule, slots), style="bold")]
+    parts: list[Any] = [Text(counts + _time_left(schedule, slots), style="bold")]
     parts += [Text(f"  {job_title(schedule.jobs[key])}", style="dim") for key in sorted(schedule.running)[:8]]
-    means = board.means()
+    by_experiment = means.means()
     table = Table(title="mean Dice so far", title_justify="left")
     table.add_column("method")
-    for name in means:
-        table.add_column(name, justify="right")
-    for label in dict.fromkeys(label for rows in means.values() for label in rows):
-        cells = (rows.get(label) for rows in means.values())
-        table.add_row(label, *("" if value is None else f"{value:.1f}" for value in cells))
+    for name in by_experiment:
+        table.add_column(escape(name), justify="right")
+    for label in dict.fromkeys(label for rows in by_experiment.values() for label in rows):
+        values = (rows.get(label) for rows in by_experiment.values())
+        table.add_row(escape(label), *("" if value is None else f"{value:.1f}" for value in values))
     return Group(*parts, *([table] if table.row_count else []))
 
 
-def _eta(schedule: Schedule, slots: int) -> str:
+def _time_left(schedule: Schedule, slots: int) -> str:
     eta = schedule.eta(slots)
     if eta is None or not schedule.left():
         return ""

@@ -1,4 +1,4 @@
-"""Where a run keeps things. A job's result depends on none of this."""
+"""Paths inside a run's folder, and locks. The result of a job depends on none of them."""
 
 import os
 from collections.abc import Iterator
@@ -7,64 +7,75 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ttdg.bench.jobs import Job, Scoring, Training, Tuning, key_of
+from ttdg.bench.record_check import record_fault
 from ttdg.errors import UserError
 from ttdg.evaluation.records import SUFFIX
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run's folder, the data, and the machine's part in it."""
+    """The folder of a run with the data, the models, and the device and threads of its jobs."""
 
     run: Path
     data: Path
-    models: Path  # shared by runs that train the same models
+    models: Path  # may be shared by runs that train the same models
     device: str = "cpu"
     threads: int = 1
     encoder_weights: str | None = None
 
     def model(self, training: str) -> Path:
+        """Return the folder of a source model, given the key of its training job."""
         return self.models / training
 
     def part(self, fitting: str) -> Path:
+        """Return the folder of a fitted part, given the key of its fitting job."""
         return self.run / "parts" / fitting
 
     def tuned(self, tuning: str) -> Path:
+        """Return the file of chosen options, given the key of the tuning job."""
         return self.run / "tuned" / f"{tuning}.yaml"
 
     def record(self, scoring: str) -> Path:
+        """Return the record file of a scoring job, given its key."""
         return self.run / "records" / f"{scoring}{SUFFIX}"
 
     def claim(self, job: Job) -> Path:
-        """What is locked while a job runs; a model's lock lies with the models, which runs may share."""
+        """Return the lock file of a job; the lock of a model is in the models folder, which runs may share."""
         key = key_of(job)
         return (
             self.models / f".{key}.lock" if isinstance(job, Training) else self.run / "claims" / f"{key}.lock"
         )
 
     def log(self, key: str) -> Path:
+        """Return the log file of the job with this key."""
         return self.run / "logs" / f"{key}.log"
 
-    def done(self, job: Job) -> bool:
-        """What a job leaves behind is written whole or not at all, so that its being there is its being done."""
+    def output(self, job: Job) -> Path:
+        """Return the file that exists once the job has finished."""
         key = key_of(job)
         if isinstance(job, Training):
-            return (self.model(key) / "model.json").is_file()
+            return self.model(key) / "model.json"
         if isinstance(job, Scoring):
-            return self.record(key).is_file()
+            return self.record(key)
         if isinstance(job, Tuning):
-            return self.tuned(key).is_file()
-        return (self.part(key) / f"{job.part}.safetensors").is_file()
+            return self.tuned(key)
+        return self.part(key) / f"{job.part}.safetensors"
 
+    def done(self, job: Job) -> bool:
+        """True if the job's output exists and, for a scoring, its record is complete.
 
-def benchmark_folder(named: Path, benchmark: str) -> Path:
-    """The folder itself, or the one of that name in a folder of benchmarks."""
-    inside = named / benchmark
-    return inside if not (named / "benchmark.yaml").exists() and inside.is_dir() else named
+        Outputs are written atomically, so an existing one is whole unless the disk or a copy damaged it.
+        """
+        output = self.output(job)
+        return output.is_file() and not (isinstance(job, Scoring) and record_fault(output))
 
 
 @contextmanager
 def exclusive_lock(path: Path, wait: bool = True) -> Iterator[None]:
-    """Only one process holds `path`; a killed one holds nothing. Without `wait`, a held one is an error."""
+    """Hold a lock file; the operating system releases it if the process is killed.
+
+    With `wait=False`, a lock held by another process raises a UserError.
+    """
     import fcntl
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,11 +84,11 @@ def exclusive_lock(path: Path, wait: bool = True) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise UserError(
-                f"another `ttdg bench` is running in {path.parent}; wait for it or choose another --out"
+                f"another run is using {path.parent}; wait until it ends, or choose another output folder"
             ) from None
         yield
 
 
-def cores() -> int:
-    """Those this process may use."""
+def available_cores() -> int:
+    """Return the number of CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

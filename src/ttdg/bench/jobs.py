@@ -1,4 +1,4 @@
-"""A job is a pure function of its spec; its key is the hash of all that its result depends on."""
+"""The four kinds of job. A job's key is a hash of everything that its result depends on."""
 
 import hashlib
 import json
@@ -9,13 +9,13 @@ from typing import Any
 from ttdg.evaluation.protocols import Target
 from ttdg.evaluation.records import FORMAT
 
-# fields of the recipe newer than the format: at this value not in a key
-LATER: Mapping[str, Any] = {"points": 40, "sampling": 4, "edges": 0.0, "tau": 0.1}
+# Recipe fields added after the first records: at these values they are left out of the key, so old keys stay valid.
+LATER_RECIPE_FIELDS: Mapping[str, Any] = {"points": 40, "sampling": 4, "edges": 0.0, "tau": 0.1}
 
 
 @dataclass(frozen=True)
 class Training:
-    """A source model. Data and encoder weights enter by their hashes, so that the folder they lie in does not."""
+    """Train a source model. Hashes stand for data and encoder weights, so their paths do not affect the key."""
 
     benchmark: Mapping[str, Any]
     sources: Mapping[str, str]  # site → fingerprint
@@ -24,7 +24,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Fitting:
-    """A part that a method needs from source time, fitted to a source model."""
+    """Fit a part that a method needs to a source model."""
 
     training: str
     part: str
@@ -33,27 +33,29 @@ class Fitting:
 
 @dataclass(frozen=True)
 class Tuning:
-    """A method's options, chosen on simulated hospitals made of held-out images of the model's own sources.
+    """Choose a method's options on simulated hospitals made of held-out images of the source sites.
 
-    It names no site: the model's sources are all it reads, so that no target can have a say.
+    The job names no site and reads only the source sites of its model, so no target can influence the choice.
     """
 
     training: str
     method: str
     search: Mapping[str, Any]
     configurations: tuple[Mapping[str, Any], ...]
-    defaults: Mapping[str, str]  # options that are not searched, as text
+    defaults: Mapping[str, str]  # option → default as text, for options that are not searched
     fittings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """A source model, a method with every option said, and the targets it meets."""
+    """Adapt a source model with one method to a stream of target images, and score the predictions."""
 
     training: str
     method: str
-    options: Mapping[str, Any]  # those that are not the default
-    defaults: Mapping[str, str]  # the others, as text: a new default is a new job
+    options: Mapping[str, Any]  # options that differ from the default
+    defaults: Mapping[
+        str, str
+    ]  # the other options with their defaults as text, so a changed default changes the key
     targets: tuple[Target, ...]
     sites: Mapping[str, str]  # site → fingerprint
     stream: str
@@ -64,8 +66,8 @@ class Scoring:
     shuffle: bool = True
     surfaces: bool = False
     instances: bool = False
-    fittings: Mapping[str, str] = field(default_factory=dict)  # part → key of its fitting
-    tuning: str | None = None  # the key of what chooses further options
+    fittings: Mapping[str, str] = field(default_factory=dict)  # part → key of the fitting job
+    tuning: str | None = None  # key of the tuning job that chooses the remaining options
 
 
 Job = Training | Fitting | Tuning | Scoring
@@ -73,29 +75,32 @@ KINDS: Mapping[str, type[Job]] = {"train": Training, "fit": Fitting, "tune": Tun
 
 
 def key_of(job: Job) -> str:
-    """Sixteen hexadecimal digits. Order of fields and of dictionaries does not count."""
-    fields = {"format": FORMAT, "kind": kind_of(job), **_counted(job)}
+    """Return the job's key: sixteen hexadecimal digits, independent of the order of dictionaries."""
+    fields = {"format": FORMAT, "kind": kind_of(job), **_key_fields(job)}
     text = json.dumps(fields, sort_keys=True, allow_nan=False, default=vars)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _counted(job: Job) -> dict[str, Any]:
-    """The fields, less those that came later and say what was the case before."""
+def _key_fields(job: Job) -> dict[str, Any]:
+    """Return the job's fields without later additions that have their earlier, implicit value."""
     fields = dict(vars(job))
     if isinstance(job, Training):
         recipe = fields["recipe"].items()
-        fields["recipe"] = {name: value for name, value in recipe if LATER.get(name, ...) != value}
+        fields["recipe"] = {
+            name: value for name, value in recipe if LATER_RECIPE_FIELDS.get(name, ...) != value
+        }
     elif isinstance(job, Scoring) and job.tuning is None:
         del fields["tuning"]
     return fields
 
 
 def kind_of(job: Job) -> str:
+    """Return the name of the job's kind: train, fit, tune or score."""
     return next(name for name, kind in KINDS.items() if type(job) is kind)
 
 
 def required_jobs(job: Job) -> tuple[str, ...]:
-    """Keys of the jobs that must be done before."""
+    """Return the keys of the jobs that must finish before this one."""
     if isinstance(job, Training):
         return ()
     if isinstance(job, Fitting):
@@ -105,25 +110,26 @@ def required_jobs(job: Job) -> tuple[str, ...]:
 
 
 def model_of(key: str, job: Job) -> str:
-    """The source model a job works with: what a process that did one such job has at hand for the next."""
+    """Return the key of the source model that a job uses; a worker keeps the model of its last job in memory."""
     return key if isinstance(job, Training) else job.training
 
 
 def with_required(jobs: Mapping[str, Job], keys: Iterable[str]) -> dict[str, Job]:
-    """These jobs, what they need, and what that needs, in the order of `jobs`."""
-    wanted, new = set[str](), set(keys)
+    """Return the jobs with these keys and all jobs they depend on, in the order of `jobs`."""
+    selected, new = set[str](), set(keys)
     while new:
-        wanted |= new
-        new = {need for key in new for need in required_jobs(jobs[key])} - wanted
-    return {key: job for key, job in jobs.items() if key in wanted}
+        selected |= new
+        new = {required for key in new for required in required_jobs(jobs[key])} - selected
+    return {key: job for key, job in jobs.items() if key in selected}
 
 
 def to_dict(job: Job) -> dict[str, Any]:
-    """What survives JSON."""
+    """Return the job's specification as JSON-compatible values."""
     return json.loads(json.dumps({"kind": kind_of(job), **vars(job)}, default=vars))
 
 
 def from_dict(fields: Mapping[str, Any]) -> Job:
+    """Make a job from its specification; the inverse of `to_dict`."""
     values = dict(fields)
     kind = KINDS[values.pop("kind")]
     if kind is Scoring:
@@ -134,7 +140,7 @@ def from_dict(fields: Mapping[str, Any]) -> Job:
 
 
 def job_title(job: Job) -> str:
-    """A line for people."""
+    """Describe the job in one line for logs and progress."""
     if isinstance(job, Training):
         return f"train on {', '.join(job.sources)} (seed {job.recipe['seed']})"
     if isinstance(job, Fitting):

@@ -1,4 +1,4 @@
-"""From a config and the data that are there to jobs: which models, which scorings, and which table each belongs to."""
+"""Expansion of a config into jobs, and the table entry of each scoring."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 
 from ttdg.bench.config import Config, Experiment
 from ttdg.bench.jobs import KINDS, Fitting, Job, Scoring, Training, Tuning, key_of, kind_of
-from ttdg.bench.rows import Variant, recipe_of, variants
+from ttdg.bench.rows import MethodVariant, method_variants, parse_recipe
 from ttdg.bench.run_file import TableEntry
 from ttdg.checkpoints import file_hash
 from ttdg.data import Benchmark, Site, fingerprint, split
@@ -18,44 +18,47 @@ from ttdg.evaluation.protocols import Target, Transfer, transfers
 
 
 @dataclass(frozen=True)
-class Plan:
+class JobPlan:
+    """Jobs by key, and the table entries of the scorings."""
+
     jobs: Mapping[str, Job]
     entries: tuple[TableEntry, ...]
 
 
 @dataclass(frozen=True)
-class Survey:
-    """What the plan is made against: the benchmark, its sites, and their fingerprints."""
+class DataSummary:
+    """The benchmark, its sites, and the fingerprint of each site's files."""
 
     benchmark: Benchmark
     sites: Mapping[str, Site]
     prints: Mapping[str, str]
 
 
-def survey(benchmark: Benchmark, sites: Mapping[str, Site]) -> Survey:
-    return Survey(benchmark, sites, {name: fingerprint(site.cases) for name, site in sites.items()})
+def summarise_data(benchmark: Benchmark, sites: Mapping[str, Site]) -> DataSummary:
+    """Compute the fingerprint of every site."""
+    return DataSummary(benchmark, sites, {name: fingerprint(site.cases) for name, site in sites.items()})
 
 
-def plan_jobs(config: Config, world: Survey) -> Plan:
-    """Every job of every experiment, each once. Wrong names and options are errors here, before anything runs.
+def plan_jobs(config: Config, data: DataSummary) -> JobPlan:
+    """Expand all experiments into jobs, each job once; wrong names and options raise a UserError.
 
-    Within an experiment what others wait for comes first: models, parts, tunings, then scorings.
+    Within an experiment, jobs that others depend on come first: trainings, fittings, tunings, then scorings.
     """
     jobs: dict[str, Job] = {}
     entries = []
     for experiment in config.experiments:
         mine: dict[str, Job] = {}
-        for job, entry, before in _expand(config, experiment, world):
-            mine |= before
+        for job, entry, required in _expand(config, experiment, data):
+            mine |= required
             mine[entry.job] = job
             entries.append(entry)
         jobs |= dict(sorted(mine.items(), key=lambda item: list(KINDS).index(kind_of(item[1]))))
-    return Plan(jobs, tuple(entries))
+    return JobPlan(jobs, tuple(entries))
 
 
 @dataclass(frozen=True)
-class Base:
-    """What a row stands on: a source model with the parts its method needs."""
+class _PreparedModel:
+    """Keys of a source model and the parts fitted to it, and the jobs that make them."""
 
     training: str
     fittings: Mapping[str, str]
@@ -63,65 +66,75 @@ class Base:
 
 
 def _expand(
-    config: Config, experiment: Experiment, world: Survey
+    config: Config, experiment: Experiment, data: DataSummary
 ) -> Iterator[tuple[Scoring, TableEntry, Mapping[str, Job]]]:
-    rounds = transfers(experiment.protocol, list(world.sites), experiment.sources, experiment.targets)
-    chosen = variants(experiment.methods, config.parts, config.recipe, experiment.tuned)
+    splits = transfers(experiment.protocol, list(data.sites), experiment.sources, experiment.targets)
+    rows = method_variants(experiment.methods, config.parts, config.recipe, experiment.tuned)
     seeds = config.seeds if experiment.seeds is None else experiment.seeds
     prints: dict[tuple[Target, ...], dict[str, str]] = {}
-    for seed, transfer, variant in itertools.product(seeds, rounds, chosen):
-        base = _base(variant, world, transfer.sources, seed)
-        tuning, before = _tuning(config, variant, world, transfer.sources)
-        before = {**base.jobs, **before}
+    for seed, transfer, variant in itertools.product(seeds, splits, rows):
+        model = _prepared_model(variant, data, transfer.sources, seed)
+        tuning, tuning_jobs = _tuning(config, variant, data, transfer.sources)
+        required = {**model.jobs, **tuning_jobs}
         for stream, batch in itertools.product(experiment.streams, experiment.batches):
             for targets in _streams(stream, transfer):
                 if targets not in prints:
                     prints[targets] = {
-                        s: world.prints[s] for t in targets for s in _scorable(t, world, experiment.cases)
+                        s: data.prints[s] for t in targets for s in _scorable(t, data, experiment.cases)
                     }
                 job = Scoring(
-                    base.training, variant.method, variant.options, variant.left_out(), targets, prints[targets],
-                    stream, batch, seed, experiment.cases, experiment.limit, experiment.shuffle, experiment.surfaces,
-                    experiment.instances, base.fittings, tuning,
+                    model.training, variant.method, variant.options, variant.default_options(), targets,
+                    prints[targets], stream, batch, seed, experiment.cases, experiment.limit, experiment.shuffle,
+                    experiment.surfaces, experiment.instances, model.fittings, tuning,
                 )  # fmt: skip
                 names = "+".join(transfer.sources)
                 entry = TableEntry(experiment.name, experiment.protocol, variant.label, names, key_of(job))
-                yield job, entry, before
+                yield job, entry, required
 
 
-def _base(variant: Variant, world: Survey, sources: Sequence[str], seed: int) -> Base:
-    training = _training(variant.recipe, world, sources, seed)
+def _prepared_model(
+    variant: MethodVariant, data: DataSummary, sources: Sequence[str], seed: int
+) -> _PreparedModel:
+    training = _training(variant.recipe, data, sources, seed)
     source = key_of(training)
     fits = {name: Fitting(source, name, settings) for name, settings in variant.parts.items()}
     keys = {name: key_of(fit) for name, fit in fits.items()}
-    return Base(source, keys, {source: training, **{keys[name]: fit for name, fit in fits.items()}})
+    return _PreparedModel(source, keys, {source: training, **{keys[name]: fit for name, fit in fits.items()}})
 
 
 def _tuning(
-    config: Config, variant: Variant, world: Survey, sources: Sequence[str]
+    config: Config, variant: MethodVariant, data: DataSummary, sources: Sequence[str]
 ) -> tuple[str | None, Mapping[str, Job]]:
-    """Options are chosen once a split, with the model of the run's first seed, and used for all seeds."""
+    """Return the tuning job of a row, if it has one, with the jobs it requires.
+
+    Options are chosen once per split, with the model of the run's first seed, and used for all seeds.
+    """
     if not variant.configurations:
         return None, {}
-    assert config.tune is not None, "the config was checked for this"
-    base = _base(variant, world, sources, config.seeds[0])
+    assert config.tune is not None, "the config validator guarantees this"
+    model = _prepared_model(variant, data, sources, config.seeds[0])
     search = config.tune.model_dump()
     job = Tuning(
-        base.training, variant.method, search, variant.configurations, variant.left_out(), base.fittings
+        model.training,
+        variant.method,
+        search,
+        variant.configurations,
+        variant.default_options(),
+        model.fittings,
     )
-    return key_of(job), {**base.jobs, key_of(job): job}
+    return key_of(job), {**model.jobs, key_of(job): job}
 
 
 def _streams(stream: str, transfer: Transfer) -> list[tuple[Target, ...]]:
-    """A continual stream runs through all targets without a reset; every other meets each target afresh."""
+    """Group targets into streams: a continual stream has all targets, any other stream has one."""
     return [transfer.targets] if stream == "continual" else [(target,) for target in transfer.targets]
 
 
-def _training(fields: Mapping[str, Any], world: Survey, sources: Sequence[str], seed: int) -> Training:
-    recipe = recipe_of(fields, seed)
+def _training(fields: Mapping[str, Any], data: DataSummary, sources: Sequence[str], seed: int) -> Training:
+    recipe = parse_recipe(fields, seed)
     weights = {"encoder_weights": _hash(recipe.encoder_weights) if recipe.encoder_weights else None}
-    prints = {site: world.prints[site] for site in sources}
-    return Training(world.benchmark.to_dict(), prints, recipe.to_dict() | weights)
+    prints = {site: data.prints[site] for site in sources}
+    return Training(data.benchmark.to_dict(), prints, recipe.to_dict() | weights)
 
 
 @lru_cache(4)
@@ -129,18 +142,20 @@ def _hash(path: str) -> str:
     return file_hash(Path(path))
 
 
-def _scorable(target: Target, world: Survey, cases: str) -> tuple[str, ...]:
+def _scorable(target: Target, data: DataSummary, cases: str) -> tuple[str, ...]:
     for name in target.sites:
-        site = world.sites[name]
+        site = data.sites[name]
         if not site.cases or any(case.mask is None for case in site.cases):
             raise UserError(
-                f"site {name!r} lacks masks, and scoring needs them; add them or name other sites"
+                f"site {name!r} lacks masks, which scoring needs; add the masks or choose other sites"
             )
         if cases == "held-out" and not split(site.cases)[1]:
-            raise UserError(f"site {name!r} is too small to hold a fifth out; add images or take it out")
+            raise UserError(
+                f"site {name!r} has too few images to hold out a fifth; add images or remove the site"
+            )
     return target.sites
 
 
 def with_config_size(benchmark: Benchmark, config: Config) -> Benchmark:
-    """The benchmark with the run's own picture size, where it asks for one."""
+    """Return the benchmark with the image size of the config, if the config sets one."""
     return benchmark if config.size is None else replace(benchmark, size=config.size)

@@ -1,4 +1,4 @@
-"""What `ttdg bench` was asked for, and what it is to run: values that pass between its processes."""
+"""The request for a run and the prepared run: values passed between the scheduler and its planning process."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ttdg.bench.run_file import RunPlan
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What the command line says."""
+    """A request to run a benchmark. None means the default."""
 
     config: Path
     out: Path
@@ -21,13 +21,23 @@ class RunRequest:
     device: str = "auto"
     workers: int | None = None
     threads: int | None = None
-    only: tuple[str, ...] = ()  # experiments of the yaml; all where none is named
+    only: tuple[str, ...] = ()  # names of experiments to run; empty means all
 
 
 @dataclass(frozen=True)
 class PreparedRun:
-    run: RunPlan  # all that the folder shows: what is asked for now, and what was before
-    jobs: Mapping[str, Job]  # those asked for now
-    place: RunFolder
+    """A planned run.
+
+    Attributes:
+        run: Plan of the whole folder: experiments requested now and by earlier calls.
+        jobs: Jobs requested now.
+        folder: Paths, device and threads of the run.
+        workers: Number of jobs that run at the same time.
+        gpus: Number of GPUs that the jobs may use.
+    """
+
+    run: RunPlan
+    jobs: Mapping[str, Job]
+    folder: RunFolder
     workers: int
     gpus: int

@@ -1,4 +1,4 @@
-"""All records of a run as one table, read and reduced by polars rather than by Python loops.
+"""All records of a run as one polars table.
 
 Columns: experiment, protocol, method, sources, stream, batch, seed, target, site, case, region, metric, value.
 """
@@ -11,31 +11,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttdg.bench.jobs import Scoring, with_required
+from ttdg.bench.record_check import REMEDY, count_fault, read_metadata
 from ttdg.bench.run_file import RunPlan, read_run, write_run
 from ttdg.errors import UserError, suggestion
-from ttdg.evaluation.records import COLUMNS, SUFFIX, read_about
+from ttdg.evaluation.records import COLUMNS, SUFFIX
 from ttdg.files import atomic_file, write_text
 
 if TYPE_CHECKING:
     import polars as pl
 
-SETTING = ("experiment", "protocol", "method", "sources", "stream", "batch", "seed")
-PACKED = "records.csv.gz"
-ABOUT = "about.json"
-WIDE = ["job", "target", "region", "site", "case"]  # what names a line of a packed run
-UNPUBLISHED = ("seconds", "alignment")  # metrics
+SETTING_COLUMNS = ("experiment", "protocol", "method", "sources", "stream", "batch", "seed")
+PACKED_FILE = "records.csv.gz"
+ABOUT_FILE = "about.json"
+PACKED_INDEX = ["job", "target", "region", "site", "case"]  # columns that identify a line of a packed run
+UNPUBLISHED_METRICS = ("seconds", "alignment")  # not written into packed runs
 
 
 @dataclass(frozen=True)
 class RunTable:
-    """A run, its rows, and what each scoring says of itself."""
+    """A run's plan, its rows, and the metadata of each scoring."""
 
     run: RunPlan
-    rows: "pl.DataFrame"  # job and COLUMNS
-    about: Mapping[str, Mapping[str, Any]]  # job → its line
+    rows: "pl.DataFrame"  # columns: job and COLUMNS
+    about: Mapping[str, Mapping[str, Any]]  # job → metadata line of its record
 
     def settings(self) -> "pl.DataFrame":
-        """One line per entry of the plan that has records."""
+        """Return one line per table entry that has a record: the SETTING_COLUMNS and the job."""
         import polars as pl
 
         lines = []
@@ -44,68 +45,78 @@ class RunTable:
             if entry.job in self.about and isinstance(job, Scoring):
                 lines.append((entry.experiment, entry.protocol, entry.label, entry.sources, job.stream, job.batch,
                               job.seed, entry.job))  # fmt: skip
-        kinds = {name: pl.Int64 if name in ("batch", "seed") else pl.String for name in SETTING}
+        kinds = {name: pl.Int64 if name in ("batch", "seed") else pl.String for name in SETTING_COLUMNS}
         return pl.DataFrame(lines, {**kinds, "job": pl.String}, orient="row")
 
 
-def polars() -> Any:
-    """The package, or a sentence that says how to get it."""
+def import_polars() -> Any:
+    """Return the polars module; a missing package raises a UserError."""
     try:
         import polars
     except ImportError:
-        raise UserError("tables need the package polars: pip install polars") from None
+        raise UserError("tables need the package polars; install it with `pip install polars`") from None
     return polars
 
 
 def read_table(folder: Path) -> RunTable:
-    """A run's folder, or what `ttdg report --pack` made of one."""
+    """Read a run's folder or a packed run; a damaged or incomplete record raises a UserError that names it."""
     run = read_run(folder)
-    if (folder / PACKED).is_file():
+    if (folder / PACKED_FILE).is_file():
         return _read_packed(folder, run)
-    found = sorted((folder / "records").glob(f"*{SUFFIX}")) if (folder / "records").is_dir() else []
-    wanted = {entry.job for entry in run.entries}
-    paths = [path for path in found if path.name.removesuffix(SUFFIX) in wanted]
+    available = sorted((folder / "records").glob(f"*{SUFFIX}")) if (folder / "records").is_dir() else []
+    planned = {entry.job for entry in run.entries}
+    paths = [path for path in available if path.name.removesuffix(SUFFIX) in planned]
     if not paths:
-        raise UserError(f"{folder} has no records yet: give its `ttdg bench` command again")
-    about = {path.name.removesuffix(SUFFIX): read_about(path) for path in paths}
-    return RunTable(run, read_files(paths), about)
+        raise UserError(f"{folder} has no records yet; run its benchmark first")
+    about = {path.name.removesuffix(SUFFIX): read_metadata(path) for path in paths}
+    table = RunTable(run, read_record_files(paths), about)
+    _check_complete(table, folder / "records", REMEDY)
+    return table
 
 
-def read_files(paths: Sequence[Path]) -> "pl.DataFrame":
-    """The rows of many records at once, with the job each came from."""
-    pl = polars()
+def read_record_files(paths: Sequence[Path]) -> "pl.DataFrame":
+    """Read the rows of many records; the column `job` holds the key of each row's job."""
+    pl = import_polars()
     try:
         frame = _rows(paths, COLUMNS, skip_lines=1, include_file_paths="job")
     except (OSError, pl.exceptions.PolarsError):
         for path in paths:
-            _check(path)
+            _check_readable(path)
         raise
-    length = len(paths[0].name) - len(SUFFIX)  # every key is as long
+    length = len(paths[0].name) - len(SUFFIX)  # all keys have the same length
     key = pl.col("job").str.slice(-length - len(SUFFIX), length).cast(pl.Categorical)
     return frame.with_columns(key).select("job", *COLUMNS)
 
 
 def _rows(source: Path | Sequence[Path], columns: Sequence[str], **how: Any) -> "pl.DataFrame":
-    pl = polars()
+    pl = import_polars()
     kinds = {name: pl.Float32 if name == "value" else pl.Categorical for name in columns}
     frame = pl.read_csv(source, schema=kinds, **how)
     return frame.with_columns(pl.col("site", "case", "region").fill_null(""))
 
 
-def _check(path: Path) -> None:
-    pl = polars()
+def _check_readable(path: Path) -> None:
+    pl = import_polars()
     try:
         _rows(path, COLUMNS, skip_lines=1)
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise UserError(
-            f"{path} cannot be read as records ({error.__class__.__name__}); remove it and give the same "
-            "`ttdg bench` command again: only what it held is made anew"
-        ) from None
+        raise UserError(f"{path} is damaged ({error.__class__.__name__}); {REMEDY}") from None
 
 
-def only(table: RunTable, experiments: Sequence[str]) -> RunTable:
-    """The run as if it had these experiments alone."""
-    pl = polars()
+def _check_complete(table: RunTable, where: Path, remedy: str) -> None:
+    """Raise a UserError if a record holds fewer Dice values than its metadata declares."""
+    pl = import_polars()
+    dice = table.rows.filter(pl.col("metric") == "dice").group_by("job")
+    counts = dice.agg(pl.len(), pl.col("region").n_unique().alias("regions"))
+    by_job = {job: (scores, regions) for job, scores, regions in counts.iter_rows()}
+    for job, about in table.about.items():
+        if fault := count_fault(f"{job}{SUFFIX}", about, *by_job.get(job, (0, 0))):
+            raise UserError(f"{where}: {fault}; {remedy}")
+
+
+def select_experiments(table: RunTable, experiments: Sequence[str]) -> RunTable:
+    """Return the run with these experiments only."""
+    pl = import_polars()
     known = dict.fromkeys(entry.experiment for entry in table.run.entries)
     for name in experiments:
         if name not in known:
@@ -118,41 +129,45 @@ def only(table: RunTable, experiments: Sequence[str]) -> RunTable:
 
 
 def pack_run(table: RunTable, folder: Path) -> list[Path]:
-    """The run in three small files that can be published: plan, what each scoring says of itself, rows.
+    """Write the run as three small files that can be published: plan, metadata of the scorings, rows.
 
-    Rows there are wide, a column a metric, which makes the file smaller. Left out: each image's time, whose sum
-    stays, and E_φ at one threshold, which no table shows.
+    Packed rows have one column per metric, which makes the file smaller. Two metrics are left out: the time of each
+    image, whose sum is in the metadata, and E_φ at one threshold, which no table shows.
     """
-    pl = polars()
+    pl = import_polars()
     about = {
         key: {name: value for name, value in line.items() if name != "job"}
         for key, line in table.about.items()
     }
-    rows = table.rows.filter(~pl.col("metric").cast(pl.String).is_in(UNPUBLISHED))
-    wide = rows.pivot("metric", index=WIDE, values="value", maintain_order=True)
-    wide = wide.sort("job", "target", "region", maintain_order=True)  # like beside like: smaller
+    rows = table.rows.filter(~pl.col("metric").cast(pl.String).is_in(UNPUBLISHED_METRICS))
+    wide = rows.pivot("metric", index=PACKED_INDEX, values="value", maintain_order=True)
+    wide = wide.sort("job", "target", "region", maintain_order=True)  # compresses better
     write_run(folder, replace(table.run, data="", models=""))
-    write_text(folder / ABOUT, json.dumps(about, sort_keys=True) + "\n")
-    with atomic_file(folder / PACKED) as temporary, temporary.open("wb") as file:
+    write_text(folder / ABOUT_FILE, json.dumps(about, sort_keys=True) + "\n")
+    with atomic_file(folder / PACKED_FILE) as temporary, temporary.open("wb") as file:
         file.write(gzip.compress(wide.write_csv().encode(), 9, mtime=0))
-    return [folder / "run.json", folder / ABOUT, folder / PACKED]
+    return [folder / "run.json", folder / ABOUT_FILE, folder / PACKED_FILE]
 
 
 def _read_packed(folder: Path, run: RunPlan) -> RunTable:
     try:
-        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        about = json.loads((folder / ABOUT_FILE).read_text(encoding="utf-8"))
+        if unknown := about.keys() - run.jobs.keys():
+            raise ValueError(f"no job {min(unknown)}")
+    except (OSError, ValueError, AttributeError) as error:
         raise UserError(
-            f"{folder / ABOUT} cannot be read ({error.__class__.__name__}); pack the run again"
+            f"{folder / ABOUT_FILE} cannot be read ({error.__class__.__name__}); pack the run again"
         ) from None
-    pl = polars()
+    pl = import_polars()
     try:
-        wide = pl.read_csv(folder / PACKED, infer_schema=False)
-        rows = wide.unpivot(index=WIDE, variable_name="metric").drop_nulls("value")
+        wide = pl.read_csv(folder / PACKED_FILE, infer_schema=False)
+        rows = wide.unpivot(index=PACKED_INDEX, variable_name="metric").drop_nulls("value")
         kinds = {name: pl.Float32 if name == "value" else pl.Categorical for name in ("job", *COLUMNS)}
         rows = rows.with_columns(pl.col("site", "case", "region").fill_null("")).cast(kinds)
-        return RunTable(run, rows.select("job", *COLUMNS), about)
+        table = RunTable(run, rows.select("job", *COLUMNS), about)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise UserError(
-            f"{folder / PACKED} cannot be read ({error.__class__.__name__}); copy it again"
+            f"{folder / PACKED_FILE} cannot be read ({error.__class__.__name__}); copy it again"
         ) from None
+    _check_complete(table, folder / PACKED_FILE, "copy the packed records again")
+    return table

@@ -1,4 +1,4 @@
-"""The rows of a table: methods with options, parts and recipes checked, grids written out."""
+"""Table rows: methods with validated options, parts and recipes; grids are expanded."""
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,10 +14,16 @@ from ttdg.training import Recipe
 
 
 @dataclass(frozen=True)
-class Variant:
-    """One row. `options` are those that differ from the default; `recipe` is that of its source model.
+class MethodVariant:
+    """A table row: a method with its settings.
 
-    Where there are `configurations`, the row's options are yet to be chosen among them.
+    Attributes:
+        label: Name of the row.
+        method: Name of the method.
+        options: Options that differ from the default.
+        parts: Settings of the parts that must be fitted.
+        recipe: Recipe of the source model.
+        configurations: Candidate options of a tuned row; empty if the row is not tuned.
     """
 
     label: str
@@ -27,39 +33,40 @@ class Variant:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     configurations: tuple[Mapping[str, Any], ...] = ()
 
-    def left_out(self) -> dict[str, str]:
-        """The options at their defaults, as text."""
-        said = {*self.options, *(name for point in self.configurations for name in point)}
-        return {name: repr(value) for name, value in defaults(self.method).items() if name not in said}
+    def default_options(self) -> dict[str, str]:
+        """Return the options that keep their default, as text."""
+        given = {*self.options, *(name for point in self.configurations for name in point)}
+        return {name: repr(value) for name, value in defaults(self.method).items() if name not in given}
 
 
-def variants(
+def method_variants(
     methods: str | Sequence[str | MethodEntry],
     parts: Mapping[str, Mapping[str, Any]],
     recipe: Mapping[str, Any],
     tuned: bool = False,
-) -> list[Variant]:
-    """`all`, alone or in a list, means every method whose parts come with the model or can be fitted.
+) -> list[MethodVariant]:
+    """Expand the `methods` of an experiment into table rows.
 
-    With `tuned`, a row that says nothing of its options gets them from a search, where its method has a grid.
+    `all`, alone or in a list, stands for every method whose parts are trained with the model or can be fitted.
+    With `tuned`, a row without options gets candidate configurations if its method has a grid to search.
     """
     for name, settings in parts.items():
         check_part_settings(name, settings)
-    there = {*FITTERS, *trained_with(recipe)}
-    every = [name for name, method in METHODS.items() if {*method.parts} <= there]
-    found = []
+    available = {*FITTERS, *parts_from_training(recipe)}
+    every = [name for name, method in METHODS.items() if {*method.parts} <= available]
+    rows = []
     for entry in [m for name in ([methods] if isinstance(methods, str) else methods)
                   for m in (every if name == "all" else [name])]:  # fmt: skip
         entry = MethodEntry(method=entry) if isinstance(entry, str) else entry
         for point in itertools.product(*([(k, v) for v in values] for k, values in entry.grid.items())):
             variant = _variant(entry, dict(point), parts, recipe)
             if tuned and not entry.grid and (entry.tuned or not entry.options):
-                variant = replace(variant, configurations=_searched(entry.method, variant.options))
-            found.append(variant)
-    labels = [variant.label for variant in found]
+                variant = replace(variant, configurations=_candidates(entry.method, variant.options))
+            rows.append(variant)
+    labels = [variant.label for variant in rows]
     if twice := next((label for label in labels if labels.count(label) > 1), None):
-        raise UserError(f"two rows of a table would be called {twice!r}; give one of them a `name:`")
-    return found
+        raise UserError(f"two rows of a table have the name {twice!r}; give one of them another `name:`")
+    return rows
 
 
 def _variant(
@@ -67,45 +74,45 @@ def _variant(
     point: Mapping[str, Any],
     parts: Mapping[str, Mapping[str, Any]],
     recipe: Mapping[str, Any],
-) -> Variant:
+) -> MethodVariant:
     method = entry.method
     if method not in METHODS:
         raise UserError(f"unknown method {method!r}{suggestion(method, METHODS)}")
     split = {name: name.partition(".")[::2] for name in point}
-    own = {**recipe, **{key: point[name] for name, (home, key) in split.items() if home == "recipe"}}
-    wanted = [name for name in METHODS[method].parts if name not in trained_with(own)]
-    needed = {name: {**parts.get(name, {}), **entry.parts.get(name, {})} for name in wanted}
+    own_recipe = {**recipe, **{key: point[name] for name, (group, key) in split.items() if group == "recipe"}}
+    to_fit = [name for name in METHODS[method].parts if name not in parts_from_training(own_recipe)]
+    needed = {name: {**parts.get(name, {}), **entry.parts.get(name, {})} for name in to_fit}
     options = dict(entry.options)
-    _used(method, "parts", entry.parts, needed)
-    _used(method, "grid", [home for home, key in split.values() if key], [*needed, "recipe"])
-    for name, (home, key) in split.items():
-        if home in needed and key:
-            needed[home][key] = point[name]
-        elif home != "recipe":
+    _check_used(method, "parts", entry.parts, needed)
+    _check_used(method, "grid", [group for group, key in split.values() if key], [*needed, "recipe"])
+    for name, (group, key) in split.items():
+        if group in needed and key:
+            needed[group][key] = point[name]
+        elif group != "recipe":
             options[name] = point[name]
-    _fittable(method, needed)
+    _check_fittable(method, needed)
     for name, settings in needed.items():
         check_part_settings(name, settings)
     known = defaults(method)
     values = {name: checked(method, name, value) for name, value in options.items()}
     different = {name: value for name, value in values.items() if value != known[name]}
-    return Variant(_label(entry, point), method, different, needed, own)
+    return MethodVariant(_label(entry, point), method, different, needed, own_recipe)
 
 
-def _searched(method: str, said: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    """What a search would try beside the options that are said; nothing where there is nothing to choose."""
-    points = [{**point, **said} for point in configurations(method)]
+def _candidates(method: str, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """Return the configurations a search tries, with the given options fixed; empty if only one remains."""
+    points = [{**point, **given} for point in configurations(method)]
     different = tuple(point for number, point in enumerate(points) if point not in points[:number])
     return different if len(different) > 1 else ()
 
 
-def trained_with(fields: Mapping[str, Any]) -> frozenset[str]:
-    """Parts that come with a source model trained so."""
-    return frozenset({"prior"} if recipe_of(fields).universe else ())
+def parts_from_training(fields: Mapping[str, Any]) -> frozenset[str]:
+    """Return the parts that a training with these recipe fields makes."""
+    return frozenset({"prior"} if parse_recipe(fields).universe else ())
 
 
-def recipe_of(fields: Mapping[str, Any], seed: int = 0) -> Recipe:
-    """A wrong name or value is an error in words."""
+def parse_recipe(fields: Mapping[str, Any], seed: int = 0) -> Recipe:
+    """Make a recipe; an unknown field or a wrong value raises a UserError."""
     known = Recipe.__dataclass_fields__
     for name in fields:
         if name not in known:
@@ -113,26 +120,28 @@ def recipe_of(fields: Mapping[str, Any], seed: int = 0) -> Recipe:
     try:
         return Recipe(**{**fields, "seed": seed})
     except TypeError as error:
-        raise UserError(f"recipe: {error}; numbers without quotes, and 1e-3 as 1.0e-3 or 0.001") from None
+        raise UserError(
+            f"recipe: {error}; write numbers without quotes, and 1e-3 as 1.0e-3 or 0.001"
+        ) from None
 
 
-def _used(method: str, where: str, names: Iterable[str], known: Collection[str]) -> None:
-    """Settings of a part that the row would not fit are a mistake: they would change nothing."""
+def _check_used(method: str, where: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Raise a UserError for settings of a part that is not fitted for the row, because they have no effect."""
     for name in names:
         if name not in known:
             hint = suggestion(name, known) if known else ""
             raise UserError(
                 f"`{where}` of method {method!r} sets a part {name!r}, which is not fitted for it{hint}; "
-                "mend the name or take it out"
+                "correct the name or remove it"
             )
 
 
-def _fittable(method: str, needed: Mapping[str, object]) -> None:
+def _check_fittable(method: str, needed: Mapping[str, object]) -> None:
     for name in needed:
         if name not in FITTERS:
             raise UserError(
-                f"method {method!r} needs the part {name!r}, which neither this recipe nor a fitter makes; "
-                "leave the method out, or train a prior with `universe: 0.1` if that is the part"
+                f"method {method!r} needs the part {name!r}, which neither the recipe nor a fitter makes; "
+                "remove the method, or train a prior with `universe: 0.1` in the recipe if it needs a prior"
             )
 
 

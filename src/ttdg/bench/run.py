@@ -1,30 +1,40 @@
-"""`ttdg bench`: jobs in, records out. Killed at any moment, the same call goes on from what is recorded."""
+"""Running a benchmark. After an interruption, the same call continues from the finished jobs."""
 
 import multiprocessing
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ttdg.bench.executors import Executor, Options, make_executor
+from ttdg.bench.executors import Executor, ExecutorOptions, make_executor
 from ttdg.bench.folder import RunFolder, exclusive_lock
-from ttdg.bench.jobs import Job, to_dict
+from ttdg.bench.jobs import Job, Scoring, to_dict
+from ttdg.bench.record_check import record_fault
 from ttdg.bench.request import PreparedRun, RunRequest
 from ttdg.bench.scheduler import Schedule
 from ttdg.errors import UserError
 
-PULSE = 0.25  # seconds between two looks at the workers
+POLL_SECONDS = 0.25  # seconds between two checks of the workers
 
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """What became of the jobs. `failed` says why; `blocked` are those that needed a failed one."""
+    """Result of a run.
+
+    Attributes:
+        done: Number of finished jobs.
+        found: How many of these had been finished by an earlier call.
+        failed: Key → reason of the jobs that failed.
+        blocked: Keys of the jobs that did not run because a job they need failed.
+        damaged: Key → fault of the records that were found damaged and therefore scored again.
+    """
 
     done: int
-    found: int  # of them, done by an earlier call
+    found: int
     failed: dict[str, str] = field(default_factory=dict)
     blocked: tuple[str, ...] = ()
+    damaged: dict[str, str] = field(default_factory=dict)
 
 
 Watch = Callable[[Schedule], None]
@@ -33,32 +43,42 @@ Watch = Callable[[Schedule], None]
 def run_benchmark(
     request: RunRequest,
     executor: str = "local",
-    options: Options | None = None,
+    options: ExecutorOptions | None = None,
     watch: Callable[[PreparedRun], Watch] = lambda ready: lambda schedule: None,
 ) -> RunOutcome:
-    """Plan, then run what is not done yet. `watch` is told of every change."""
+    """Plan a benchmark and run the jobs that are not finished.
+
+    Args:
+        request: Config file, output folder and overrides.
+        executor: Name of an executor: local, slurm or ray.
+        options: Settings of the executor.
+        watch: Makes a callback from the prepared run; the callback is called after every change of the schedule.
+    """
     request.out.mkdir(parents=True, exist_ok=True)
     with exclusive_lock(request.out / ".lock", wait=False):
         ready = prepare_in_subprocess(request)
-        wishes = options or Options()
-        machine = Options(ready.workers if executor == "local" else wishes.workers, wishes.address,
-                          wishes.partition, wishes.minutes, ready.gpus or wishes.gpus)  # fmt: skip
+        given = options or ExecutorOptions()
+        machine = replace(
+            given,
+            workers=ready.workers if executor == "local" else given.workers,
+            gpus=ready.gpus or given.gpus,
+        )
         return run_jobs(
             dict(ready.jobs),
-            ready.place,
-            lambda: make_executor(executor, ready.place, machine),
+            ready.folder,
+            lambda: make_executor(executor, ready.folder, machine),
             watch(ready),
         )
 
 
 def prepare_in_subprocess(request: RunRequest) -> PreparedRun:
-    """`prepare` in a process of its own, so that this one stays small."""
+    """Prepare a run in a separate process, so that this process does not import torch."""
     from ttdg.bench.config import read_config
     from ttdg.bench.run_file import read_run
 
-    read_config(request.config)  # a mistake in it is said at once
+    read_config(request.config)  # report a mistake in the file before a process starts
     if (request.out / "run.json").exists():
-        read_run(request.out)  # a stale format is said before anything is touched
+        read_run(request.out)  # report another record format before a file is changed
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_prepare, request).result()
 
@@ -70,35 +90,53 @@ def _prepare(request: RunRequest) -> PreparedRun:
 
 
 def run_jobs(
-    jobs: dict[str, Job], place: RunFolder, make: Callable[[], Executor], watch: Watch = lambda schedule: None
+    jobs: dict[str, Job],
+    folder: RunFolder,
+    make: Callable[[], Executor],
+    watch: Watch = lambda schedule: None,
 ) -> RunOutcome:
-    """Run what is not done. A failed job does not stop the others; a full disk stops all, and loses nothing."""
-    schedule = Schedule(jobs, {key for key, job in jobs.items() if place.done(job)})
+    """Run the jobs that are not finished; `make` builds the executor and is called only if a job is left.
+
+    A failed job does not stop the others. A full disk stops the run with a UserError; finished jobs are kept.
+    """
+    damaged = _damaged_records(jobs, folder)
+    schedule = Schedule(
+        jobs, {k for k, job in jobs.items() if k not in damaged and folder.output(job).is_file()}
+    )
     watch(schedule)
     if not schedule.over():
         _drive(schedule, make(), watch)
-    _sweep(place.run)
+    _clean_up(folder.run)
     if schedule.fatal:
         raise UserError(schedule.fatal)
-    return RunOutcome(len(schedule.done), schedule.found, dict(schedule.failed), tuple(schedule.blocked()))
+    blocked = tuple(schedule.blocked())
+    return RunOutcome(len(schedule.done), schedule.found, dict(schedule.failed), blocked, damaged)
+
+
+def _damaged_records(jobs: dict[str, Job], folder: RunFolder) -> dict[str, str]:
+    """Return key → fault of the existing records that are unreadable or incomplete."""
+    paths = {key: folder.record(key) for key, job in jobs.items() if isinstance(job, Scoring)}
+    faults = {key: record_fault(path) for key, path in paths.items() if path.is_file()}
+    return {key: fault for key, fault in faults.items() if fault}
 
 
 def _drive(schedule: Schedule, executor: Executor, watch: Watch) -> None:
+    """Submit jobs as executor slots become free, until no job is left."""
     try:
         while not schedule.over():
             for key in schedule.ready(executor.slots - len(schedule.running)):
                 schedule.start(key)
                 executor.submit(key, to_dict(schedule.jobs[key]))
                 watch(schedule)
-            for outcome in executor.wait(PULSE):
+            for outcome in executor.wait(POLL_SECONDS):
                 schedule.end(outcome)
             watch(schedule)
     finally:
         executor.close()
 
 
-def _sweep(run: Path) -> None:
-    """What killed jobs left half-written, and the locks; called once none is running."""
+def _clean_up(run: Path) -> None:
+    """Remove lock files and the partial files of killed jobs; called when no job is running."""
     for path in (*run.glob("claims/*.lock"), *run.glob("records/.*.gz"), *run.glob("tuned/.*.yaml")):
         path.unlink(missing_ok=True)
     for folder in (*run.glob("models/.*-*"), *run.glob("parts/.*-*")):

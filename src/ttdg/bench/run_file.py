@@ -1,4 +1,4 @@
-"""What a run says of itself: `run.json`, written before the first job and read by every command that comes after."""
+"""`run.json`: the plan of a run, written before the first job starts and read by reports and verification."""
 
 import json
 from collections.abc import Mapping
@@ -14,18 +14,18 @@ from ttdg.files import write_text
 
 @dataclass(frozen=True)
 class TableEntry:
-    """A scoring's place in a table: the same scoring may stand in several."""
+    """A scoring's position in a table; one scoring may appear in several tables."""
 
     experiment: str
     protocol: str
-    label: str  # of the method
+    label: str  # name of the table row
     sources: str
     job: str
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The plan: every job by its key, and the tables they stand in."""
+    """All jobs of a run by key, and the tables they appear in."""
 
     name: str
     baseline: str
@@ -33,12 +33,13 @@ class RunPlan:
     config: Mapping[str, Any]
     jobs: Mapping[str, Job]
     entries: tuple[TableEntry, ...]
-    data: str = ""  # where the images lay; left out of what is published
+    data: str = ""  # data folder of the run; empty in published records, as is `models`
     models: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_run(folder: Path, run: RunPlan) -> None:
+    """Write `run.json` atomically."""
     fields = {
         name: getattr(run, name) for name in RunPlan.__dataclass_fields__ if name not in ("jobs", "entries")
     }
@@ -48,21 +49,27 @@ def write_run(folder: Path, run: RunPlan) -> None:
 
 
 def read_run(folder: Path) -> RunPlan:
+    """Read `run.json`; a missing or damaged file, or one of another format, raises a UserError."""
     path = folder / "run.json"
     if not path.is_file():
-        raise UserError(f"no run at {folder}: `ttdg bench CONFIG.yaml --out {folder}` makes one")
+        raise UserError(
+            f"no run at {folder}: the file run.json is missing; run a benchmark into this folder first"
+        )
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
         found = fields.pop("format")
         if found == FORMAT:
             jobs = {key: from_dict(spec) for key, spec in fields.pop("jobs").items()}
             entries = tuple(TableEntry(**entry) for entry in fields.pop("entries"))
+            if unknown := {entry.job for entry in entries} - jobs.keys():
+                raise ValueError(f"no job {min(unknown)}")
             return RunPlan(**fields, jobs=jobs, entries=entries)
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise UserError(
-            f"{path} cannot be read ({error!r:.120}); give the `ttdg bench` command again: it keeps the records"
+            f"{path} cannot be read ({error!r:.120}); run the same benchmark into this folder again: "
+            "the records are kept"
         ) from None
     raise UserError(
-        f"{folder} was made with record format {found}, this ttdg has {FORMAT}; use the ttdg that made it, "
-        "or choose another --out"
+        f"{folder} was made with record format {found}, this ttdg has {FORMAT}; use the version that made it, "
+        "or choose another output folder"
     )

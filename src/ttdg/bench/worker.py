@@ -1,4 +1,4 @@
-"""One job in a worker: its output goes to its log, its end is said in a sentence."""
+"""Execution of one job in a worker process: output goes to a log file, errors become an outcome."""
 
 import errno
 import os
@@ -15,54 +15,58 @@ from ttdg.bench.folder import RunFolder
 from ttdg.bench.jobs import from_dict
 from ttdg.errors import UserError
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-FULL = ("No space left", "File too large", "Disk quota")  # as libraries say it that raise errors of their own
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Messages of libraries that raise other exceptions for a full disk.
+FULL_DISK_MESSAGES = ("No space left", "File too large", "Disk quota")
 
 
-def run_job(key: str, spec: Mapping[str, Any], place: RunFolder) -> Outcome:
-    """Never raises for what a job may do wrong; the traceback of what is not the user's to mend is in the log."""
+def run_job(key: str, spec: Mapping[str, Any], folder: RunFolder) -> Outcome:
+    """Run a job and return its outcome. Failures of the job are not raised; their traceback is in the log."""
     start = time.perf_counter()
     error, fatal = None, False
-    with _logged(place.log(key)):
+    with _output_to(folder.log(key)):
         try:
             job = from_dict(spec)
-            from ttdg.bench.execute import execute_job  # torch and all that: paid once a worker
+            from ttdg.bench.execute import execute_job  # imports torch, once per worker
 
-            execute_job(job, place)
-        except Exception as trouble:  # noqa: BLE001  # a job's failure must not end the others
+            execute_job(job, folder)
+        except Exception as problem:  # noqa: BLE001  # a failed job must not stop the worker
             os.write(2, traceback.format_exc().encode())
-            fatal = getattr(trouble, "errno", None) in NO_ROOM or any(word in str(trouble) for word in FULL)
-            error = _full(trouble, place.run) if fatal else _sentence(trouble)
+            fatal = _is_full_disk(problem)
+            error = _full_disk_message(problem, folder.run) if fatal else _one_line(problem)
     return Outcome(key, error, time.perf_counter() - start, fatal=fatal)
 
 
-def _full(trouble: Exception, run: Path) -> str:
-    why = getattr(trouble, "strerror", None) or str(trouble)
-    return (
-        f"cannot write in {run} ({why}); make room and give the same command again: what is recorded is kept"
-    )
+def _is_full_disk(problem: Exception) -> bool:
+    code = getattr(problem, "errno", None)
+    return code in NO_SPACE or any(text in str(problem) for text in FULL_DISK_MESSAGES)
 
 
-def _sentence(trouble: Exception) -> str:
-    if isinstance(trouble, UserError):
-        return str(trouble)
-    return f"{trouble.__class__.__name__}: {' '.join(str(trouble).split())[:300]}"
+def _full_disk_message(problem: Exception, run: Path) -> str:
+    why = getattr(problem, "strerror", None) or str(problem)
+    return f"cannot write in {run} ({why}); free some space and run the same benchmark again: finished jobs are kept"
+
+
+def _one_line(problem: Exception) -> str:
+    if isinstance(problem, UserError):
+        return str(problem)
+    return f"{problem.__class__.__name__}: {' '.join(str(problem).split())[:300]}"
 
 
 @contextmanager
-def _logged(path: Path) -> Iterator[None]:
-    """stdout and stderr go to `path`, those of C libraries too. A log that cannot be written is lost."""
+def _output_to(path: Path) -> Iterator[None]:
+    """Append stdout and stderr, also of C libraries, to `path`; a log that cannot be opened is discarded."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     except OSError:
         target = os.open(os.devnull, os.O_WRONLY)
-    kept = []
+    saved = []
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()
     for number in (1, 2):
-        kept.append(os.dup(number))
+        saved.append(os.dup(number))
         os.dup2(target, number)
     try:
         yield
@@ -70,7 +74,7 @@ def _logged(path: Path) -> Iterator[None]:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):
                 stream.flush()
-        for number, old in zip((1, 2), kept, strict=True):
+        for number, old in zip((1, 2), saved, strict=True):
             os.dup2(old, number)
             os.close(old)
         os.close(target)

@@ -1,10 +1,21 @@
-"""Checkpoints on disk: the network with its card, and the parts that methods need beside it."""
+"""Checkpoints on disk: a network, its model card, and the parts that methods need besides the network.
+
+* `Model`: a network with its card and parts; `load` reads one, `save` writes one.
+* `ModelCard`: architecture, benchmark, training recipe and validation scores; `read_card` reads it without the weights.
+* `EMBEDDED`: names of the models that are included in the package.
+* `load_parts`, `save_part`: read all parts of a checkpoint; write one part.
+* `required_parts`: the parts that a method needs, or an error that tells how to fit them.
+* `how_to_make`, `COMMANDS`: the command that fits a part.
+* `fit_description`: how a part was fitted, as text.
+* `content_hash`, `part_digest`, `file_hash`: hashes of tensors, of a part and of a file.
+* `versions`: versions of Python and of the packages that affect results.
+"""
 
 from ttdg.checkpoints.model import EMBEDDED, Model, ModelCard, file_hash, load, read_card, save, versions
 from ttdg.checkpoints.parts import (
     COMMANDS,
     content_hash,
-    fit_text,
+    fit_description,
     how_to_make,
     load_parts,
     part_digest,
@@ -13,6 +24,6 @@ from ttdg.checkpoints.parts import (
 )
 
 __all__ = [
-    "COMMANDS", "EMBEDDED", "Model", "ModelCard", "content_hash", "file_hash", "fit_text", "how_to_make", "load",
+    "COMMANDS", "EMBEDDED", "Model", "ModelCard", "content_hash", "file_hash", "fit_description", "how_to_make", "load",
     "load_parts", "part_digest", "read_card", "required_parts", "save", "save_part", "versions",
 ]  # fmt: skip

@@ -1,4 +1,7 @@
-"""A checkpoint is a folder: `model.safetensors` and `model.json`, written whole or not at all, hash-checked on load."""
+"""Checkpoints: a folder with `model.safetensors` (weights) and `model.json` (the model card).
+
+Folders are written atomically. `load` compares the hash of the weights with the card.
+"""
 
 import hashlib
 import json
@@ -19,23 +22,26 @@ from ttdg.files import atomic_folder, write_text
 from ttdg.networks import NetworkSpec, Segmenter
 from ttdg.types import Part
 
-FORMAT = 1
-EMBEDDED = ("demo",)
+FORMAT = 1  # version of model.json
+EMBEDDED = ("demo",)  # models that are included in the package
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a model is and where it comes from: everything beside the weights."""
+    """Description of a model: architecture, benchmark, training data and recipe, validation, versions."""
 
     network: NetworkSpec
     benchmark: Benchmark
-    sources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # site → cases, fingerprint
-    recipe: Mapping[str, Any] = field(default_factory=dict)  # how it was trained, seed included
+    sources: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  # by site: number of cases, fingerprint
+    recipe: Mapping[str, Any] = field(default_factory=dict)  # training settings, including the seed
     validation: Mapping[str, float] = field(default_factory=dict)  # Dice on held-out source images, by region
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)  # of Python and packages at training
     sha256: str = ""  # of model.safetensors
 
     def to_dict(self) -> dict[str, Any]:
+        """The card as the content of `model.json`."""
         values = {
             name: getattr(self, name) for name in ("sources", "recipe", "validation", "versions", "sha256")
         }
@@ -49,15 +55,20 @@ class ModelCard:
 
 @dataclass(frozen=True)
 class Model:
+    """A network with its card, and the parts that methods need besides the network."""
+
     network: Segmenter
     card: ModelCard
-    parts: Mapping[str, Part] = field(default_factory=dict)  # what methods need besides the network
+    parts: Mapping[str, Part] = field(default_factory=dict)  # by name, such as "prior"
 
 
 def save(
     folder: Path, network: Segmenter, card: ModelCard, parts: Mapping[str, Part] | None = None
 ) -> ModelCard:
-    """Write the checkpoint folder; an older one at the same place is replaced only when the new one is complete."""
+    """Write a checkpoint folder, and return the card with the hash of the weights and current versions.
+
+    An existing folder is replaced once the new one is complete.
+    """
     from safetensors.torch import save_file
 
     with atomic_folder(folder) as temporary:
@@ -71,7 +82,7 @@ def save(
 
 
 def load(path: str | Path, device: str | torch.device = "cpu") -> Model:
-    """The model in a checkpoint folder, or an embedded one by name (`demo`)."""
+    """Load a model from a checkpoint folder, or an included model by name ("demo"). The network is in eval mode."""
     if str(path) in EMBEDDED and not Path(path).exists():
         with resources.as_file(resources.files("ttdg").joinpath("assets", str(path))) as folder:
             return load(folder, device)
@@ -82,14 +93,15 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Model:
         raise UserError(f"{weights} is missing; copy the whole checkpoint folder, not model.json alone")
     if file_hash(weights) != card.sha256:
         raise UserError(
-            f"{weights} is not the file that {folder / 'model.json'} describes; copy the checkpoint again"
+            f"{weights} does not have the hash that {folder / 'model.json'} states; copy the checkpoint again"
         )
     network = Segmenter(card.network)
-    _fill(network, weights)
+    _load_weights(network, weights)
     return Model(network.to(device).eval(), card, load_parts(folder, card.sha256))
 
 
 def read_card(folder: Path) -> ModelCard:
+    """Read the model card of a checkpoint folder without loading the weights."""
     path = folder / "model.json"
     if not path.is_file():
         raise UserError(
@@ -97,26 +109,25 @@ def read_card(folder: Path) -> ModelCard:
         )
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        found = values.pop("format")
+        version = values.pop("format")
     except (ValueError, KeyError, AttributeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not a model card ({error!r}); copy the checkpoint again") from None
+    if version != FORMAT:
         raise UserError(
-            f"{path} is not the description of a checkpoint ({error!r}); copy the checkpoint again"
-        ) from None
-    if found != FORMAT:
-        raise UserError(
-            f"{path} has checkpoint format {found}, this ttdg reads {FORMAT}; use the ttdg that wrote it"
+            f"{path} has checkpoint format {version}, but this version of ttdg reads format {FORMAT}; use the version "
+            "of ttdg that wrote the checkpoint"
         )
     try:
-        network, benchmark = (
-            NetworkSpec(**values.pop("network")),
-            Benchmark.from_dict(values.pop("benchmark"), str(path)),
-        )
+        network = NetworkSpec(**values.pop("network"))
+        benchmark = Benchmark.from_dict(values.pop("benchmark"), str(path))
         return ModelCard(network, benchmark, **values)
     except (TypeError, KeyError) as error:
-        raise UserError(f"{path} lacks or mistakes a field: {error}; copy the checkpoint again") from None
+        raise UserError(
+            f"{path} has a missing or unknown field: {error}; copy the checkpoint again"
+        ) from None
 
 
-def _fill(network: Segmenter, weights: Path) -> None:
+def _load_weights(network: Segmenter, weights: Path) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -124,25 +135,27 @@ def _fill(network: Segmenter, weights: Path) -> None:
         state: dict[str, Tensor] = load_file(weights)
     except SafetensorError as error:
         raise UserError(f"{weights} cannot be read ({error}); copy the checkpoint again") from None
-    wanted, found = ({name: tuple(v.shape) for name, v in s.items()} for s in (network.state_dict(), state))
-    wrong = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+    expected, found = ({name: tuple(v.shape) for name, v in s.items()} for s in (network.state_dict(), state))
+    wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
     if wrong:
         raise UserError(
             f"{weights} does not fit the network that model.json describes: {len(wrong)} tensors differ, "
-            f"first {wrong[0]!r} (file {found.get(wrong[0])}, network {wanted.get(wrong[0])})"
+            f"first {wrong[0]!r} (file {found.get(wrong[0])}, network {expected.get(wrong[0])}); "
+            "copy the checkpoint again"
         )
     network.load_state_dict(state)
 
 
 def file_hash(path: Path) -> str:
+    """SHA-256 of a file as hexadecimal text."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that affect results."""
     packages = ("ttdg", "torch", "monai", "numpy")
-    found = {name: _version(name) for name in packages}
-    return {"python": platform.python_version(), **found}
+    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
 
 
 def _version(package: str) -> str:

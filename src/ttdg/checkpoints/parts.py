@@ -1,8 +1,8 @@
-"""What a method needs from source time besides the network: a part, stored beside the checkpoint's weights.
+"""Parts: what a method needs besides the network, fitted on source images and stored in the checkpoint folder.
 
-A part is a value: tensors and the settings that say what to build from them. The network's own weights stay those
-that every method uses. `<name>.safetensors` holds both, how it was fitted, the hash of its tensors, and that of the
-weights it was fitted to.
+A part consists of tensors and of settings that tell how to use them. It does not change the weights of the network. The
+file `<name>.safetensors` contains the tensors and settings, how the part was fitted, the hash of the tensors, and the
+hash of the network weights for which the part was fitted.
 """
 
 import hashlib
@@ -17,40 +17,47 @@ from ttdg.errors import UserError
 from ttdg.files import atomic_file
 from ttdg.types import Part
 
-RESERVED = "model"  # the network itself
-COMMANDS = {"prior": "ttdg fit-prior", "judge": "ttdg fit-judge"}  # parts with a command of their own
+RESERVED = "model"  # file name of the network's weights
+COMMANDS = {"prior": "ttdg fit-prior", "judge": "ttdg fit-judge"}  # parts that have their own command
 
 
 def how_to_make(name: str) -> str:
-    """What to do to have the part: its own command, or the training's, which then fits what is not there yet."""
+    """How to fit a part on the command line: with its own command, or with `ttdg train`."""
     if name in COMMANDS:
         return f"make it with `{COMMANDS[name]}`"
     return f"give the same `ttdg train` command again with `--with {name}`"
 
 
-def fit_text(part: Part) -> str:
-    """How it was fitted; nothing where its file is from before that was stored."""
+def fit_description(part: Part) -> str:
+    """How a part was fitted, as text; empty for files of older versions, which do not store it."""
     return ", ".join(f"{name} {value}" for name, value in part.fitted.items())
 
 
 def part_digest(part: Part) -> str:
-    """A hash of a part's tensors, for one that was fitted with it."""
-    hashed = hashlib.sha256()
+    """SHA-256 of the names and bytes of a part's tensors. A judge stores it for the prior it was fitted with."""
+    digest = hashlib.sha256()
     for name in sorted(part.tensors):
-        hashed.update(name.encode())
-        hashed.update(_bytes(part.tensors[name]))
-    return hashed.hexdigest()
+        digest.update(name.encode())
+        digest.update(_bytes(part.tensors[name]))
+    return digest.hexdigest()
 
 
 def content_hash(tensors: Mapping[str, Tensor]) -> str:
-    """A hash of all that a file says in tensors: names, types, shapes, bytes. (`digest` stays the narrower one: judges
-    store it of their priors.)"""
-    hashed = hashlib.sha256()
+    """SHA-256 of the names, dtypes, shapes and bytes of tensors.
+
+    `part_digest` ignores dtypes and shapes; it must not change, because stored judges contain it.
+    """
+    digest = hashlib.sha256()
     for name in sorted(tensors):
         value = tensors[name]
-        hashed.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
-        hashed.update(_bytes(value))
-    return hashed.hexdigest()
+        digest.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
+        digest.update(_bytes(value))
+    return digest.hexdigest()
+
+
+def _how_to_fit(name: str) -> str:
+    command = f" with `{COMMANDS[name]}`" if name in COMMANDS else ""
+    return f"fit the part {name!r}{command}"
 
 
 def _bytes(tensor: Tensor) -> bytes:
@@ -58,7 +65,7 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 def save_part(folder: Path, name: str, part: Part, network_sha256: str) -> Path:
-    """Write `name` beside the checkpoint in `folder`, for the network whose weights have that hash."""
+    """Write a part to a checkpoint folder; `network_sha256` is the hash of the weights it was fitted for."""
     from safetensors.torch import save_file
 
     assert name != RESERVED
@@ -75,7 +82,7 @@ def save_part(folder: Path, name: str, part: Part, network_sha256: str) -> Path:
 
 
 def load_parts(folder: Path, network_sha256: str) -> dict[str, Part]:
-    """Every part in the folder. One fitted to other weights is an error: its answers would be noise."""
+    """Load all parts of a checkpoint folder; raises `UserError` if one was fitted for other weights."""
     return {
         path.stem: _load(path, network_sha256)
         for path in sorted(folder.glob("*.safetensors"))
@@ -84,11 +91,11 @@ def load_parts(folder: Path, network_sha256: str) -> dict[str, Part]:
 
 
 def required_parts(method: str, needs: tuple[str, ...], parts: Mapping[str, Part]) -> list[Part]:
-    """The parts a method needs, in its order; a missing one is an error that says how to make it."""
+    """The parts that a method needs, in the order of `needs`; raises `UserError` if one is missing."""
     for name in needs:
         if name not in parts:
             raise UserError(
-                f"method {method!r} needs the part {name!r} beside the checkpoint; {how_to_make(name)}"
+                f"method {method!r} needs the part {name!r}, which this model does not have; {_how_to_fit(name)}"
             )
     return [parts[name] for name in needs]
 
@@ -103,16 +110,16 @@ def _load(path: Path, network_sha256: str) -> Part:
             settings, fitted = json.loads(about["settings"]), json.loads(about.get("fitted", "{}"))
     except (SafetensorError, KeyError, ValueError) as error:
         raise UserError(
-            f"{path} is not a part of a checkpoint ({error!r}); remove it, then {how_to_make(path.stem)}"
+            f"{path} is not a part of a checkpoint ({error!r}); remove the file, then {_how_to_fit(path.stem)}"
         ) from None
-    if "sha256" in about and about["sha256"] != content_hash(tensors):  # older files say none
+    if "sha256" in about and about["sha256"] != content_hash(tensors):  # older files have no hash
         raise UserError(
-            f"{path} is damaged: its tensors are not those that were written; copy it again, or remove it, "
-            f"then {how_to_make(path.stem)}"
+            f"{path} is damaged: its tensors do not have the stored hash; copy the file again, or remove it, "
+            f"then {_how_to_fit(path.stem)}"
         )
     if about.get("network") != network_sha256:
         raise UserError(
-            f"{path} was fitted to other weights than those in {path.parent}; remove it, "
-            f"then {how_to_make(path.stem)}"
+            f"{path} was fitted for other weights than those in {path.parent}; remove the file, "
+            f"then {_how_to_fit(path.stem)}"
         )
     return Part(tensors, settings, fitted)

@@ -1,5 +1,9 @@
-"""The command line: it parses, calls and prints. Heavy imports happen inside the commands, so `--help` is quick."""
+"""The command line `ttdg`: commands parse their arguments, call the library and print.
 
+Commands import heavy packages inside their functions, so that `ttdg --help` is quick.
+"""
+
+import errno
 import sys
 
 import typer
@@ -22,13 +26,18 @@ from ttdg.cli import (
 )
 from ttdg.errors import UserError
 
+# Errors of paths that the user named or of the disk; other OSErrors are bugs.
+PATH_ERRORS = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOSPC, errno.EDQUOT,
+)  # fmt: skip
+
 app = typer.Typer(
     name="ttdg",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
     rich_markup_mode="rich",
-    help="Adapt a segmentation model to a new hospital at test time, without labels, and measure what that does.",
+    help="Adapt a segmentation model to a new hospital at test time, without labels, and measure the effect.",
 )
 app.command("demo")(demo.demo_command)
 app.add_typer(data.app, name="data")
@@ -48,12 +57,19 @@ app.command("info")(info.info_command)
 
 
 def main() -> None:
-    """What is the user's to mend ends in one sentence; everything else is ours and shows its traceback."""
+    """Run the command line. A user's mistake ends in one sentence; other exceptions show their traceback."""
     try:
         app()
     except UserError as error:
         sys.stderr.write(f"ttdg: {error}\n")
         sys.exit(2)
+    except OSError as error:
+        if error.filename is None or error.errno not in PATH_ERRORS:
+            raise
+        sys.stderr.write(
+            f"ttdg: cannot use {error.filename} ({error.strerror}); check the path and permissions\n"
+        )
+        sys.exit(2)
     except KeyboardInterrupt:
-        sys.stderr.write("\nttdg: stopped; what is finished is kept, the same command goes on from there\n")
+        sys.stderr.write("\nttdg: interrupted; finished work is kept, and the same command resumes\n")
         sys.exit(130)

@@ -1,13 +1,13 @@
-"""ttdg data: check, synth, pack."""
+"""The commands `ttdg data check`, `ttdg data synth` and `ttdg data pack`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ttdg.cli.options import BenchmarkOption, WorkersOption
+from ttdg.cli.options import BenchmarkOption, WorkersOption, open_data, output_folder
 
-app = typer.Typer(no_args_is_help=True, help="Look at, make and prepare benchmark folders.")
+app = typer.Typer(no_args_is_help=True, help="Check, draw and pack benchmark folders.")
 
 
 @app.command("check")
@@ -22,22 +22,21 @@ def check_command(
     """
     from rich.console import Console
 
-    from ttdg.data import check_benchmark as check_data
-    from ttdg.data import check_table, load_benchmark
+    from ttdg.data import check_benchmark, check_table, load_benchmark
 
     with Console(stderr=True).status(f"reading {folder}"):
-        report = check_data(folder, load_benchmark(benchmark, folder), workers=workers)
+        report = check_benchmark(folder, load_benchmark(benchmark, folder), workers=workers)
     Console().print(check_table(report))
     raise typer.Exit(0 if report.ok else 1)
 
 
 @app.command("synth")
 def synth_command(
-    out: Annotated[Path, typer.Argument(help="Folder to write.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write.", callback=output_folder)],
     variant: Annotated[str, typer.Option(help="fundus or polyp.")] = "fundus",
-    cases: Annotated[int, typer.Option(min=1, help="Images a site.")] = 100,
+    cases: Annotated[int, typer.Option(min=1, help="Images of each site.")] = 100,
     size: Annotated[
-        int, typer.Option(min=32, help="Side of the images in pixels, and what networks get.")
+        int, typer.Option(min=32, help="Side of the images, and of the network's input, in pixels.")
     ] = 128,
     seed: int = 0,
 ) -> None:
@@ -60,11 +59,10 @@ def pack_command(
     benchmark: BenchmarkOption = None,
     workers: WorkersOption = None,
 ) -> None:
-    """Decode a benchmark once into one memory-mapped file a site; training then reads those.
+    """Decode a benchmark once into one memory-mapped file per site, which training then reads.
 
     Example: [bold]ttdg data pack ~/data/polyp --benchmark polyp[/bold]
     """
-    from ttdg.cli.options import open_data
     from ttdg.cli.progress import progress_bar
     from ttdg.data import pack_site
 

@@ -1,18 +1,21 @@
-"""ttdg demo."""
+"""The command `ttdg demo`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ttdg.cli.options import output_folder
+
 
 def demo_command(
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for data, table, picture and page.")
+        Path,
+        typer.Option("--out", "-o", help="Folder for data, table, picture and page.", callback=output_folder),
     ] = Path("demo-out"),
-    cases: Annotated[int, typer.Option(min=8, help="Images a hospital.")] = 32,
+    cases: Annotated[int, typer.Option(min=8, help="Images of each hospital.")] = 32,
 ) -> None:
-    """A model trained at four synthetic hospitals meets a fifth: table, picture and page in a minute or two.
+    """Test a model of four synthetic hospitals at a fifth: table, picture and page in a minute or two.
 
     Example: [bold]ttdg demo --out demo-out[/bold]
     """
@@ -25,6 +28,6 @@ def demo_command(
 
     with progress_bar("scoring", len(SITES) * len(SHOWN)) as progress:
         result = run_demo(out, cases=cases, say=typer.echo, progress=progress)
-    title = f"online, batch 8; the model never saw {result.target}"
-    Console().print(scores_table(summarise(result.records), title))
+    title = f"online, batch 8; the model was not trained on {result.target}"
+    Console().print(scores_table(summarise(result.evaluations), title))
     typer.echo(f"picture: {result.picture}\npage:    {result.page}")

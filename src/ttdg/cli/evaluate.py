@@ -24,7 +24,10 @@ from ttdg.cli.selection import choose_methods
 from ttdg.errors import UserError
 
 if TYPE_CHECKING:
+    from ttdg.evaluation.evaluate import Evaluation
     from ttdg.evaluation.tuned_options import Choice
+
+STREAMS = ("online", "episodic", "offline")
 
 
 def evaluate_command(
@@ -47,7 +50,7 @@ def evaluate_command(
     ] = None,
     batch: BatchOption = 4,
     stream: Annotated[
-        str, typer.Option(help="online (reset per site) or episodic (reset per batch).")
+        str, typer.Option(help="online (reset per site), episodic (reset per batch) or offline (two passes).")
     ] = "online",
     cases: Annotated[
         str, typer.Option(help="all images of the site, or only its held-out fifth: all, held-out.")
@@ -65,28 +68,24 @@ def evaluate_command(
 ) -> None:
     """Score methods on labelled sites: one record per image and region, and a table of means.
 
-    Labels are used for scoring alone. Scores are taken at the network's input size.
+    Labels are used for scoring alone. Scores are computed at the network's input size. OUT collects evaluations of one
+    model: another site or method adds to it.
 
     Example: [bold]ttdg evaluate -m models/no-etis -d ~/data/polyp -b polyp --site etis --method source --method tent
     -o results/etis[/bold]
 
     Several methods: [bold]--method source,tent,sar[/bold]; all that this model can run: [bold]--method all[/bold]
     """
-    import json
-
     from rich.console import Console
 
     from ttdg.checkpoints import load
     from ttdg.cli.progress import progress_bar
-    from ttdg.evaluation.evaluate import Setting
-    from ttdg.evaluation.old_records import joined, write
-    from ttdg.evaluation.site import evaluate_site
+    from ttdg.evaluation.site import Setting, evaluate_site
     from ttdg.evaluation.tuned_options import choices_for
-    from ttdg.files import write_text
     from ttdg.report.terminal import scores_table, summarise
 
-    if stream not in ("online", "episodic"):
-        raise UserError(f"--stream is online or episodic, not {stream!r}")
+    if stream not in STREAMS:
+        raise UserError(f"--stream is {', '.join(STREAMS)}, not {stream!r}")
     if cases not in ("all", "held-out"):
         raise UserError(f"--cases is all or held-out, not {cases!r}")
     given, loaded = parse_settings(settings), load(model, choose_device(device))
@@ -95,52 +94,78 @@ def evaluate_command(
         raise UserError("--set goes with one method; evaluate the methods one by one")
     described, sites = open_data(data, benchmark or None)
     wanted = choose_sites(sites, site)
+    if out is not None:
+        _check_folder(out, loaded.card.sha256)
     searched = choices_for(tuned, loaded.card.sha256, wanted, methods) if tuned else {}
     options = {
         each: all_options(each, searched[each].options if each in searched else {}, given) for each in methods
     }
-    cautions = (
+    notes = (
         trained_at_note(wanted, loaded.card.sources),
         tuned_batch_note(searched, given, batch),
         single_image_note(methods, batch),
     )
-    for caution in cautions:
-        if caution:
-            typer.echo(caution, err=True)
+    for note in notes:
+        if note:
+            typer.echo(note, err=True)
     for each in methods:
         missing = tuned is not None and each not in searched and bool(options[each])
         rest = f"not in {tuned}, runs with its defaults{' and --set' if given else ''}: " if missing else ""
         typer.echo(f"{each}: {rest}{options_text(options[each])}")
-    parts = []
+    evaluations = []
     for name, chosen in wanted.items():
         for each in methods:
             setting = Setting(name, each, stream, batch, max(shuffle, 0))  # type: ignore[arg-type]
             with progress_bar(f"{each} on {name}", len(chosen.cases)) as progress:
-                parts.append(
-                    evaluate_site(
-                        loaded,
-                        chosen,
-                        described,
-                        setting,
-                        options=options[each],
-                        held_out=cases == "held-out",
-                        shuffle=shuffle,
-                        surfaces=surfaces,
-                        workers=workers,
-                        progress=progress,
-                    )
-                )
-    records = joined(parts)
-    Console().print(scores_table(summarise(records), f"{stream}, batch {batch}; means over every image"))
+                result = evaluate_site(
+                    loaded, chosen, described, setting, options=options[each], held_out=cases == "held-out",
+                    shuffle=shuffle >= 0, surfaces=surfaces, workers=workers, progress=progress,
+                )  # fmt: skip
+            evaluations.append(result)
+            if out is not None:
+                _save(out, result)
     if out is not None:
-        write(out, records)
-        about = {"model": loaded.card.sha256, "tuned": tuned, "methods": options}
-        write_text(out / "options.json", json.dumps(about, indent=2, default=str) + "\n")
-        typer.echo(f"{out / 'records.csv'}: {len(records.rows)} rows")
+        _write_overview(out, loaded.card.sha256, tuned, options)
+    Console().print(scores_table(summarise(evaluations), f"{stream}, batch {batch}; means over every image"))
+
+
+def _check_folder(out: Path, model: str) -> None:
+    """Refuse a folder with evaluations of another model, before anything runs."""
+    from ttdg.evaluation.records import SUFFIX, read_about
+
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is a file; name a folder")
+    for path in out.glob(f"records/*{SUFFIX}"):
+        if read_about(path)["model"] != model:
+            raise UserError(f"--out {out} holds evaluations of another model; choose another folder")
+
+
+def _save(out: Path, result: "Evaluation") -> None:
+    """Write the record of one site and method, in the format of `ttdg bench`."""
+    from ttdg.evaluation.records import SUFFIX, write_rows
+
+    name = ".".join(str(result.about[field]) for field in ("site", "method", "stream", "batch", "seed"))
+    write_rows(out / "records" / f"{name}{SUFFIX}", result.about, result.rows)
+
+
+def _write_overview(
+    out: Path, model: str, tuned: Path | None, options: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Write records.csv over all records of the folder, and options.json."""
+    import json
+
+    from ttdg.evaluation.records import SUFFIX, read_about, read_rows, write_wide
+    from ttdg.files import write_text
+
+    paths = sorted(path for path in out.glob(f"records/*{SUFFIX}") if not path.name.startswith("."))
+    lines = write_wide(out / "records.csv", ((read_about(path), read_rows(path)) for path in paths))
+    about = {"model": model, "tuned": tuned, "methods": options}
+    write_text(out / "options.json", json.dumps(about, indent=2, default=str) + "\n")
+    typer.echo(f"{out / 'records.csv'}: {lines} rows")
 
 
 def all_options(method: str, searched: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """All options a method runs with: its defaults, over them what a search chose, over that what is given by hand."""
+    """Return all options of a method: defaults, then tuned options, then options given by hand; the last one counts."""
     from ttdg.adaptation import checked, defaults
 
     chosen = {name: checked(method, name, value) for name, value in {**searched, **given}.items()}
@@ -148,14 +173,14 @@ def all_options(method: str, searched: Mapping[str, Any], given: Mapping[str, An
 
 
 def trained_at_note(sites: Iterable[str], sources: Iterable[str]) -> str | None:
-    """A score at a source site says little of a new one, and whoever reads the table should know."""
+    """Return a note that names scored sites on which the model was trained."""
     seen = [name for name in sites if name in set(sources)]
     said = "this model was trained there, so its score is not of an unseen site"
     return f"{', '.join(seen)}: {said}" if seen else None
 
 
 def single_image_note(methods: Iterable[str], batch: int) -> str | None:
-    """Some methods match the images of a batch with each other."""
+    """Return a note that names methods which need at least two images in a batch."""
     from ttdg.adaptation import METHODS
 
     idle = [name for name in methods if batch == 1 and "batch ≥ 2" in METHODS[name].needs]
@@ -167,7 +192,7 @@ def single_image_note(methods: Iterable[str], batch: int) -> str | None:
 
 
 def tuned_batch_note(searched: "Mapping[str, Choice]", given: Mapping[str, Any], batch: int) -> str | None:
-    """What is best for one size of batch need not be for another; what is given by hand was not tuned."""
+    """Return a note that names methods tuned at another batch size; options given by hand do not count."""
     sizes = {name: choice.batch for name, choice in searched.items() if choice.options.keys() - given.keys()}
     others = [f"{name} (batch {size})" for name, size in sizes.items() if size not in (batch, None)]
     return f"run here at batch {batch}, tuned at another: {', '.join(others)}" if others else None

@@ -1,4 +1,4 @@
-"""ttdg fit-prior, ttdg fit-judge: what `universe` and `judge` need besides the network, from its own source images."""
+"""The commands `ttdg fit-prior` and `ttdg fit-judge`, which fit parts to a trained model."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,10 +28,10 @@ ModelArgument = Annotated[Path, typer.Argument(help="Checkpoint folder; the part
 SourcesOption = Annotated[
     str | None,
     typer.Option(
-        help="Some of the model's source sites, with commas; default all of them.", show_default=False
+        help="Source sites of the model to use, separated by commas; default: all.", show_default=False
     ),
 ]
-AgainOption = Annotated[bool, typer.Option("--again", help="Replace the part that is there.")]
+AgainOption = Annotated[bool, typer.Option("--again", help="Replace an existing part.")]
 
 
 def fit_prior_command(
@@ -39,24 +39,24 @@ def fit_prior_command(
     data: DataOption = None,
     benchmark: BenchmarkOption = None,
     sources: SourcesOption = None,
-    steps: Annotated[int, typer.Option(min=1, help="Batches of 8 images.")] = 600,
-    seed: int = 0,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps, of 8 images each.")] = 600,
+    seed: Annotated[int, typer.Option(help="Seed of the fit.")] = 0,
     again: AgainOption = False,
     device: DeviceOption = "auto",
     workers: WorkersOption = None,
 ) -> None:
-    """Fit the morphology prior (φ and the universe of anatomy) to a trained model, beside its untouched weights.
+    """Fit a morphology prior (φ and the universe 𝒰) to a trained model; its weights do not change.
 
-    [bold]ttdg train[/bold] makes one by default; this is for models that have none.
+    [bold]ttdg train[/bold] trains a prior by default; this command is for models without one.
 
     Example: [bold]ttdg fit-prior models/no-etis -d ~/data/polyp -b polyp[/bold]
     """
     from ttdg.training.prior_fit import fit_prior as fit
 
-    loaded = _open(model, "prior", device, again)
+    loaded = _load_unless_fitted(model, "prior", device, again)
     if loaded is None:
         return
-    given = _sources(loaded, data, benchmark, sources, workers)
+    given = _load_sources(loaded, data, benchmark, sources, workers)
     with progress_bar("fitting prior", steps) as progress:
         prior = fit(
             loaded.network, given.train, loaded.card.benchmark, steps=steps, seed=seed, progress=progress
@@ -64,7 +64,7 @@ def fit_prior_command(
     _write(model, loaded, "prior", prior.to_part(), {"steps": steps, "seed": seed})
     if (model / "judge.safetensors").exists():
         typer.echo(
-            f"{model}: its judge knew another prior; fit it again with `ttdg fit-judge {model} --again`"
+            f"{model}: its judge was fitted to the previous prior; fit it again with `ttdg fit-judge {model} --again`"
         )
 
 
@@ -77,95 +77,102 @@ def fit_judge_command(
         int | None,
         typer.Option(
             min=1,
-            help="Times each site is seen elsewhere. Default: 3, a small site more often.",
+            help="Simulated shifts per source site; default: 3, more for a small site.",
             show_default=False,
         ),
     ] = None,
-    mixing_steps: Annotated[int, typer.Option(min=1, help="Of the layers' mixing weights.")] = 100,
+    mixing_steps: Annotated[
+        int, typer.Option(min=1, help="Steps that fit the mixing weights of the BatchNorm layers.")
+    ] = 100,
     readings: Annotated[
-        str, typer.Option(help="four or seven: forward passes the judge takes for a batch.")
+        str, typer.Option(help="Forward passes of the judge per batch: four or seven.")
     ] = "four",
     controls: Annotated[
         bool,
         typer.Option(
-            "--controls", help="Also judges of a random and of an untyped universe, to compare with."
+            "--controls", help="Also fit the control judges, with a random and an untyped universe."
         ),
     ] = False,
-    seed: int = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the fit.")] = 0,
     again: AgainOption = False,
     device: DeviceOption = "auto",
     workers: WorkersOption = None,
 ) -> None:
-    """Fit the judge on simulated shifts of source images that were held out of training; a prior must be there.
+    """Fit the judge on simulated shifts of held-out source images; the model needs a prior.
 
     Example: [bold]ttdg fit-judge models/no-etis -d ~/data/polyp -b polyp[/bold]
     """
+    from ttdg.adaptation.judge.fit import count_rounds
     from ttdg.adaptation.judge.fit import fit_judge as fit
-    from ttdg.adaptation.judge.fit import rounds
     from ttdg.checkpoints import required_parts
     from ttdg.prior import MorphologyPrior
 
-    loaded = _open(model, "judge", device, again)
+    loaded = _load_unless_fitted(model, "judge", device, again)
     if loaded is None:
         return
     (part,) = required_parts("judge", ("prior",), loaded.parts)
     prior = MorphologyPrior.from_part(part).to(next(loaded.network.parameters()).device)
-    given = _sources(loaded, data, benchmark, sources, workers)
-    how: dict[str, Any] = {
+    given = _load_sources(loaded, data, benchmark, sources, workers)
+    settings: dict[str, Any] = {
         "draws": draws,
         "mixing_steps": mixing_steps,
         "readings": readings,
         "controls": controls,
         "seed": seed,
     }
-    with progress_bar("fitting judge", rounds(given.held_out, draws)) as progress:
+    with progress_bar("fitting judge", count_rounds(given.held_out, draws)) as progress:
         judge = fit(
             loaded.network,
             prior,
             given.train,
             given.held_out,
             loaded.card.benchmark,
-            **how,
+            **settings,
             progress=progress,
         )
-    _write(model, loaded, "judge", judge, {name: value for name, value in how.items() if value is not None})
+    _write(
+        model, loaded, "judge", judge, {name: value for name, value in settings.items() if value is not None}
+    )
 
 
-def _open(folder: Path, part: str, device: str, again: bool) -> "Model | None":
-    """The model, unless it has the part already and shall keep it."""
+def _load_unless_fitted(folder: Path, part: str, device: str, again: bool) -> "Model | None":
+    """Load the model; None if it has the part already and `again` is not set."""
     from ttdg.checkpoints import EMBEDDED, load
 
     if str(folder) in EMBEDDED and not folder.exists():
-        raise UserError(f"{folder} is a part of the installation; train a model, or copy its folder first")
+        raise UserError(
+            f"{folder} is part of the installation and is not changed; train a model, or copy its folder first"
+        )
     model = load(folder, choose_device(device))
     if part in model.parts and not again:
-        typer.echo(f"{folder}: has the part {part} already; --again fits another in its place")
+        typer.echo(f"{folder}: has the part {part} already; use --again to replace it")
         return None
     return model
 
 
-def _sources(
+def _load_sources(
     model: "Model", data: Path | None, benchmark: str | None, names: str | None, workers: int | None
 ) -> "Sources":
-    """The images this model was trained on and those it held out, and no others."""
+    """Load training and held-out images of the model's source sites; other data raise."""
     from ttdg.evaluation.site import benchmark_for_model
     from ttdg.training import load_sources
     from ttdg.training.sources import check_provenance
 
     described, sites = open_data(data, benchmark)
-    wanted, known = names.split(",") if names else list(model.card.sources), model.card.sources
-    for name in wanted:
-        if name not in known:
-            raise UserError(f"{name!r} is no source of this model; its sources are {', '.join(known)}")
-    chosen = choose_sites(sites, wanted)
+    trained_on = model.card.sources
+    chosen_names = names.split(",") if names else list(trained_on)
+    for name in chosen_names:
+        if name not in trained_on:
+            raise UserError(f"{name!r} is no source of this model; its sources are {', '.join(trained_on)}")
+    chosen = choose_sites(sites, chosen_names)
     with progress_bar("reading", sum(len(site.cases) for site in chosen.values())) as progress:
         loaded = load_sources(chosen, benchmark_for_model(model.card, described), workers, progress)
-    check_provenance(loaded.provenance, known)
+    check_provenance(loaded.provenance, trained_on)
     return loaded
 
 
-def _write(folder: Path, model: "Model", name: str, part: "Part", how: Mapping[str, Any]) -> None:
+def _write(folder: Path, model: "Model", name: str, part: "Part", settings: Mapping[str, Any]) -> None:
     from ttdg.checkpoints import save_part
 
-    path = save_part(folder, name, replace(part, fitted=how), model.card.sha256)
+    path = save_part(folder, name, replace(part, fitted=settings), model.card.sha256)
     typer.echo(f"{path}: {path.stat().st_size / 1e6:.2f} MB")

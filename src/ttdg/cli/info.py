@@ -1,4 +1,4 @@
-"""ttdg info: what a checkpoint is, or what this installation has."""
+"""The command `ttdg info`."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ def info_command(
         str | None, typer.Argument(help="Checkpoint folder, or demo.", show_default=False)
     ] = None,
 ) -> None:
-    """Say what a checkpoint was trained on and how it scored; without one, what this installation has.
+    """Describe a checkpoint, its training data and its scores; without one, describe the installation.
 
     Example: [bold]ttdg info demo[/bold]
     """
@@ -27,6 +27,7 @@ def info_command(
 
 
 def describe_checkpoint(path: str) -> dict[str, str]:
+    """Return the rows of the table about a checkpoint."""
     from ttdg.checkpoints import load
 
     model = load(path)
@@ -35,7 +36,8 @@ def describe_checkpoint(path: str) -> dict[str, str]:
     return {
         "benchmark": f"{benchmark.name}: labels {', '.join(benchmark.labels)}; {benchmark.size}×{benchmark.size}",
         "regions": "; ".join(
-            f"{k} = {'+'.join(benchmark.labels[i] for i in v)}" for k, v in benchmark.regions.items()
+            f"{region} = {'+'.join(benchmark.labels[i] for i in labels)}"
+            for region, labels in benchmark.regions.items()
         ),
         "normalisation": benchmark.normalisation,
         "network": f"U-Net, {card.network.encoder} encoder, {card.network.channels} channels",
@@ -51,13 +53,14 @@ def describe_checkpoint(path: str) -> dict[str, str]:
 
 
 def _part(name: str, part: "Part") -> str:
-    from ttdg.checkpoints import fit_text
+    from ttdg.checkpoints import fit_description
 
-    how = fit_text(part)
-    return f"{name} ({how})" if how else name
+    fit = fit_description(part)
+    return f"{name} ({fit})" if fit else name
 
 
 def describe_installation() -> dict[str, str]:
+    """Return the rows of the table about the installation."""
     import torch
 
     from ttdg.adaptation import METHODS

@@ -1,16 +1,20 @@
-"""ttdg leaderboard: one page over published records."""
+"""The command `ttdg leaderboard`: one page for several published runs."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ttdg.cli.options import output_folder
+
 
 def leaderboard_command(
-    records: Annotated[list[Path], typer.Argument(help="Folders that hold packed records, at any depth.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page.")] = Path("leaderboard"),
+    records: Annotated[list[Path], typer.Argument(help="Folders with packed records, at any depth.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder for the page.", callback=output_folder)
+    ] = Path("leaderboard"),
 ) -> None:
-    """Every method of every run, best first, with intervals, harm, and whether the records were verified.
+    """Rank all methods of all runs, with intervals, harm, and whether the records were verified.
 
     Example: [bold]ttdg leaderboard docs/records --out docs[/bold]
     """

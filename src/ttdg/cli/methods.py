@@ -1,24 +1,29 @@
-"""ttdg methods: what every method does, as it declares it itself."""
+"""The command `ttdg methods`: a table of all methods, or one method with its options."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.table import Table
 
+    from ttdg.adaptation import Method
+
 CAPTION = (
-    "norm: BatchNorm statistics. reset: the policy it was published with; in an evaluation --stream decides. "
-    "fwd/bwd: network passes a batch. parts: fitted at source time. answers: before or after the update (on wide "
-    "screens). `ttdg methods NAME` says all of one."
+    "norm: BatchNorm statistics. reset: policy of the publication; in an evaluation --stream decides. "
+    "fwd/bwd: forward and backward passes for each batch. parts: fitted at source time. predicts: before or after the "
+    "update (wide screens only). `ttdg methods NAME` shows one method and its options."
 )
-WIDE = 140  # columns of a screen
+WIDE = 140  # columns of a terminal from which the table has all columns
 
 
 def methods_command(
-    name: Annotated[str | None, typer.Argument(help="One method, in full.", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Show this method and its options.", show_default=False)
+    ] = None,
 ) -> None:
-    """List the methods: what they adapt, what they need, what they cost; with a NAME, one of them in full.
+    """List the methods: what they adapt, need and cost. With a NAME, show one method and its options.
 
     Example: [bold]ttdg methods tent[/bold]
     """
@@ -29,98 +34,95 @@ def methods_command(
 
 
 def methods_table(wide: bool) -> "Table":
-    """All methods; what cannot be read on 80 columns is for wide ones, or for `card`."""
+    """Table of all methods. Without `wide`, it leaves out the columns that do not fit on 80 columns."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     from ttdg.adaptation import METHODS, reconstructions
 
     caption = " ".join((CAPTION, *(f"{name} is a reconstruction." for name in reconstructions(METHODS))))
-    shown = Table(
+    table = Table(
         box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, caption=caption, caption_justify="left"
     )
     for column in ("method", "adapts", "norm", "reset", "fwd/bwd", "parts"):
-        shown.add_column(column, no_wrap=column in ("method", "reset", "fwd/bwd"), overflow="fold")
-    for column in ("answers", "needs", "paper") if wide else ():
-        shown.add_column(column, no_wrap=column == "answers", overflow="fold")
+        table.add_column(column, no_wrap=column in ("method", "reset", "fwd/bwd"), overflow="fold")
+    for column in ("predicts", "needs", "paper") if wide else ():
+        table.add_column(column, no_wrap=column == "predicts", overflow="fold")
     for name, method in METHODS.items():
         passes, parts = f"{method.forwards}/{method.backwards}", "\n".join(method.parts) or "-"
-        more = (prediction_text(name), ", ".join(method.needs) or "-", method.paper) if wide else ()
-        shown.add_row(name, method.adapts, method.norm, method.reset, passes, parts, *more)
-    return shown
+        more = (_predicts(method), ", ".join(method.needs) or "-", method.paper) if wide else ()
+        table.add_row(name, method.adapts, method.norm, method.reset, passes, parts, *more)
+    return table
 
 
 def method_card(name: str) -> "Table":
-    """One method in full, with its options and where their values come from."""
+    """One method: what it declares, its options, and the docstring of its file."""
     from rich.table import Table
 
-    from ttdg.adaptation import METHODS, defaults
+    from ttdg.adaptation import METHODS
     from ttdg.errors import UserError, suggestion
+    from ttdg.evaluation.tuning import grid_of
 
     if name not in METHODS:
         raise UserError(f"unknown method {name!r}{suggestion(name, METHODS)}")
     method = METHODS[name]
+    grid = (f"{option} {', '.join(map(str, values))}" for option, values in grid_of(name).items())
     rows = {
         name: method.summary,
         "paper": method.paper,
         "adapts": method.adapts,
         "BatchNorm": method.norm,
-        "reset": method.reset
-        + (", keeps what it learns from batch to batch" if method.memory else ", no memory"),
-        "answers": "without an update"
-        if method.adapts == "nothing"
-        else f"{prediction_text(name)} the update",
-        "passes": f"{method.forwards} forward, {method.backwards} backward a batch, with default options",
-        "needs": requirements_text(name) or "nothing but a network",
-        "options": "\n".join(option_text(name, *each) for each in defaults(name).items()) or "none",
+        "reset": f"{method.reset}, {'keeps its state from batch to batch' if method.memory else 'no memory'}",
+        "predicts": "without an update" if method.adapts == "nothing" else f"{method.predict} the update",
+        "passes": f"{method.forwards} forward, {method.backwards} backward for each batch, with default options",
+        "needs": _requirements(method) or "any network",
+        "options": _options(name),
         "origin": method.origin,
-        "tuned over": "; ".join(f"{k} {', '.join(map(str, v))}" for k, v in grid_text(name).items())
-        or "nothing",
-        "in full": module_text(name),
+        "tuned over": "; ".join(grid) or "nothing",
+        "decisions": _module_text(method),
     }
-    shown = Table(show_header=False, box=None)
+    table = Table(show_header=False, box=None)
     for label, value in rows.items():
-        shown.add_row(f"[bold]{label}[/bold]", value)
-    return shown
+        table.add_row(f"[bold]{label}[/bold]", value)
+    return table
 
 
-def option_text(method: str, name: str, value: object) -> str:
-    """Its default, and what else it may be."""
-    from ttdg.adaptation import allowed
+def _options(name: str) -> "Group | str":
+    """For each option: name, default and allowed values; then what it does; then where the default comes from."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
 
-    shown = f"{value:.4g}" if isinstance(value, float) else repr(value) if value == "" else str(value)
-    other = allowed(method, name)
-    return f"{name} = {shown}{f'  ({other})' if other else ''}"
+    from ttdg.adaptation import METHODS, allowed, defaults
+
+    lines: list[Text | Padding] = []
+    for option, value in defaults(name).items():
+        documentation, values = METHODS[name].options[option], allowed(name, option)
+        default = f"{value:.4g}" if isinstance(value, float) else repr(value) if value == "" else str(value)
+        lines.append(Text(f"{option} = {default}{f'  ({values})' if values else ''}"))
+        lines += [
+            Padding(Text(text), (0, 0, 0, 2))
+            for text in (documentation.text, f"default from {documentation.origin}")
+        ]
+    return Group(*lines) if lines else "none"
 
 
-def prediction_text(name: str) -> str:
-    from ttdg.adaptation import METHODS
-
-    return "-" if METHODS[name].adapts == "nothing" else METHODS[name].predict
+def _predicts(method: "Method") -> str:
+    return "-" if method.adapts == "nothing" else method.predict
 
 
-def requirements_text(name: str) -> str:
-    """Of the network, and parts from source time with what makes each."""
-    from ttdg.adaptation import METHODS
+def _requirements(method: "Method") -> str:
+    """Requirements on the network, and the parts with the commands that fit them."""
     from ttdg.checkpoints import how_to_make
 
-    method = METHODS[name]
     return ", ".join((*method.needs, *(f"part {part} ({how_to_make(part)})" for part in method.parts)))
 
 
-def grid_text(name: str) -> dict[str, tuple[object, ...]]:
-    from ttdg.evaluation.tuning import grid_of
-
-    return grid_of(name)
-
-
-def module_text(name: str) -> str:
-    """What its file says at the top: citation and decisions."""
+def _module_text(method: "Method") -> str:
+    """The docstring of the method's file: citation and decisions, one line for each paragraph."""
     import inspect
 
     from rich.markup import escape
 
-    from ttdg.adaptation import METHODS
-
-    text = inspect.getdoc(inspect.getmodule(METHODS[name].build)) or ""
+    text = inspect.getdoc(inspect.getmodule(method.build)) or ""
     return escape("\n\n".join(" ".join(part.split()) for part in text.split("\n\n")))

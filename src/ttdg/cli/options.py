@@ -1,4 +1,4 @@
-"""Options that several commands share, each said once."""
+"""Options that several commands share, and functions that interpret them."""
 
 import os
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ttdg.errors import UserError
+from ttdg.errors import UserError, suggestion
 
 if TYPE_CHECKING:
     from ttdg.data import Benchmark, Site
@@ -23,7 +23,7 @@ BenchmarkOption = Annotated[
     typer.Option(
         "--benchmark",
         "-b",
-        help="polyp, fundus, a yaml file; default DATA/benchmark.yaml.",
+        help="polyp, fundus, or a yaml file; default DATA/benchmark.yaml.",
         show_default=False,
     ),
 ]
@@ -34,30 +34,36 @@ SetOption = Annotated[
         "--set", help="An option of the method, e.g. [bold]--set lr=1e-3[/bold].", show_default=False
     ),
 ]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-BatchOption = Annotated[int, typer.Option(min=1, help="Images the method sees together.")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda:N.")]
+BatchOption = Annotated[int, typer.Option(min=1, help="Number of images that are adapted to together.")]
 WorkersOption = Annotated[
-    int | None, typer.Option(help="Threads that read images; default: one a core.", show_default=False)
+    int | None,
+    typer.Option(min=1, help="Threads that read images; default: one per core.", show_default=False),
 ]
 
 
-def open_data(data: Path | None, benchmark: str | None) -> "tuple[Benchmark, dict[str, Site]]":
-    """The benchmark and its sites: DATA itself, or DATA/BENCHMARK for a folder of benchmarks such as $TTDG_DATA."""
-    from ttdg.data import find_sites, load_benchmark
+def output_folder(path: Path | None) -> Path | None:
+    """Check that a folder exists or can be created; a callback for options that name an output folder."""
+    if path is None:
+        return None
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file; name a folder for the output")
+    existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write to {existing}; name another folder for the output")
+    return path
 
-    root = data or (Path(os.environ["TTDG_DATA"]) if "TTDG_DATA" in os.environ else None)
-    if root is None:
-        raise UserError("name the benchmark folder with --data, or set TTDG_DATA")
-    if not root.is_dir():
-        raise UserError(f"no folder at {root}")
-    if benchmark is not None and not (root / "benchmark.yaml").exists() and (root / benchmark).is_dir():
-        root = root / benchmark
+
+def open_data(data: Path | None, benchmark: str | None) -> "tuple[Benchmark, dict[str, Site]]":
+    """Return a benchmark and its sites; `find_benchmark_folder` explains which folders are accepted."""
+    from ttdg.data import find_benchmark_folder, find_sites, load_benchmark
+
+    root = find_benchmark_folder(data, benchmark)
     return load_benchmark(benchmark, root), find_sites(root)
 
 
 def choose_sites(sites: "dict[str, Site]", names: list[str]) -> "dict[str, Site]":
-    from ttdg.errors import suggestion
-
+    """Return the named sites in the order of their names; an unknown name raises."""
     for name in names:
         if name not in sites:
             raise UserError(f"no site {name!r}{suggestion(name, sites)}")
@@ -65,10 +71,9 @@ def choose_sites(sites: "dict[str, Site]", names: list[str]) -> "dict[str, Site]
 
 
 def check_methods(methods: list[str], parts: "Mapping[str, Part]") -> None:
-    """Is every method known, and are the parts it needs there? To be asked before the first of them runs."""
+    """Raise if a method is unknown or lacks a part, before any method runs."""
     from ttdg.adaptation import METHODS
     from ttdg.checkpoints import required_parts
-    from ttdg.errors import suggestion
 
     for name in methods:
         if name not in METHODS:
@@ -77,17 +82,14 @@ def check_methods(methods: list[str], parts: "Mapping[str, Part]") -> None:
 
 
 def choose_device(device: str) -> str:
-    import torch
+    """Return the PyTorch device for `--device`. PyTorch is imported only when this function is called."""
+    from ttdg.networks.devices import resolve_device
 
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError("no GPU is usable here: torch sees none; use --device cpu")
-    return device
+    return resolve_device(device)
 
 
 def parse_settings(pairs: list[str] | None) -> dict[str, Any]:
-    """`lr=1e-3` → {"lr": 0.001}: numbers and booleans are read as such, the rest is text."""
+    """Parse `NAME=VALUE` pairs: `lr=1e-3` becomes {"lr": 0.001}. Values are numbers, booleans or text."""
     settings: dict[str, Any] = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
@@ -98,8 +100,9 @@ def parse_settings(pairs: list[str] | None) -> dict[str, Any]:
 
 
 def options_text(options: Mapping[str, Any]) -> str:
-    said = (f"{name} {f'{v:.4g}' if isinstance(v, float) else v}" for name, v in options.items())
-    return ", ".join(said) or "no options"
+    """Return the options of a method as text, such as `lr 0.001, steps 2`."""
+    items = (f"{name} {f'{v:.4g}' if isinstance(v, float) else v}" for name, v in options.items())
+    return ", ".join(items) or "no options"
 
 
 def _value(text: str) -> Any:

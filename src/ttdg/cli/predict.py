@@ -1,4 +1,4 @@
-"""ttdg predict: a folder of images from a new site in, masks out."""
+"""The command `ttdg predict`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,50 +15,60 @@ from ttdg.cli.options import (
     SetOption,
     WorkersOption,
     choose_device,
+    options_text,
+    output_folder,
     parse_settings,
 )
 
-PARTLY = 3  # exit status when some files were set aside
+PARTLY = 3  # exit status if some files were set aside
 
 
 def predict_command(
     images: Annotated[Path, typer.Option("--images", "-i", help="Folder of images, without masks.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for masks, overlays and the manifest.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", help="Folder for masks, overlays and the manifest.", callback=output_folder
+        ),
+    ],
     model: ModelOption = "demo",
     method: MethodOption = "source",
     settings: SetOption = None,
     batch: BatchOption = 4,
     device: DeviceOption = "auto",
-    overlays: Annotated[bool, typer.Option(help="Also draw each mask over its image.")] = True,
+    overlays: Annotated[
+        bool, typer.Option(help="Also draw each mask over its image, at most 2048 pixels wide or high.")
+    ] = True,
     workers: WorkersOption = None,
 ) -> None:
-    """Segment a folder of images, adapting to them; masks come in each image's own size.
+    """Segment a folder of images and adapt to them; each mask has the size of its image.
 
-    Unreadable files are set aside with a reason and the rest go on (exit status 3). A second call resumes.
+    Unreadable files are set aside with a reason (exit status 3). A second call resumes an interrupted one.
 
     Example: [bold]ttdg predict -m models/no-etis -i new-site/ -o out/ --method judge[/bold]
     """
     from ttdg.checkpoints import load
     from ttdg.cli.progress import progress_bar
-    from ttdg.data import open_folder
-    from ttdg.newsite import predict as run
+    from ttdg.newsite import predict
 
+    options = parse_settings(settings)
     loaded = load(model, choose_device(device))
-    with progress_bar("segmenting", len(open_folder(images))) as progress:
-        outcome = run(
-            loaded, images, out, method=method, options=parse_settings(settings), batch=batch,
-            overlays=overlays, workers=workers, progress=progress,
+    with progress_bar("segmenting") as progress:
+        outcome = predict(
+            loaded, images, out, method=method, options=options, batch=batch, overlays=overlays,
+            workers=workers, progress=progress,
         )  # fmt: skip
+    typer.echo(f"model {model} ({loaded.card.sha256[:12]}), method {method} with {options_text(options)}")
     typer.echo(f"{outcome.manifest}: {outcome.done} segmented, {outcome.kept} kept from before")
     if outcome.expected_dice:
-        typer.echo(_expected(outcome.expected_dice))
+        typer.echo(_expected_dice(outcome.expected_dice))
     for file, reason in outcome.set_aside.items():
         typer.echo(f"set aside {file}: {reason}", err=True)
     raise typer.Exit(PARTLY if outcome.set_aside else 0)
 
 
-def _expected(dice: Mapping[str, float], most: int = 3) -> str:
-    """How good the masks are thought to be, and where to look first."""
+def _expected_dice(dice: Mapping[str, float], most: int = 3) -> str:
+    """Return the median expected Dice and the files with the lowest, which a person should check first."""
     worst = sorted(dice.items(), key=lambda item: item[1])[:most]
     named = ", ".join(f"{file} ({value:.2f})" for file, value in worst)
     return f"expected Dice: median {median(dice.values()):.2f}; look first at {named}"

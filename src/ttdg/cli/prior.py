@@ -1,4 +1,4 @@
-"""ttdg prior: look at what a morphology prior has learned."""
+"""The command `ttdg prior inspect`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,18 +12,19 @@ from ttdg.cli.options import (
     choose_device,
     choose_sites,
     open_data,
+    output_folder,
 )
 from ttdg.errors import UserError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-app = typer.Typer(no_args_is_help=True, help="Look at what a morphology prior has learned.")
+app = typer.Typer(no_args_is_help=True, help="Inspect a morphology prior.")
 
 
 @app.callback()
 def prior_command() -> None:
-    """Look at what a morphology prior has learned."""
+    """Inspect a morphology prior."""
 
 
 @app.command("inspect")
@@ -31,21 +32,28 @@ def inspect_command(
     model: Annotated[str, typer.Argument(help="Checkpoint folder with a prior, or [bold]demo[/bold].")],
     data: Annotated[Path, typer.Argument(help="Benchmark folder with masks.")],
     benchmark: BenchmarkOption = None,
-    site: Annotated[
-        list[str] | None, typer.Option(help="Site; several times. Default: all.", show_default=False)
+    names: Annotated[
+        list[str] | None,
+        typer.Option("--site", help="A site; repeat it for several. Default: all.", show_default=False),
     ] = None,
     images: Annotated[int, typer.Option(min=2, help="Images of each site, evenly spaced.")] = 12,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Folder for prior.png and prior.json.", show_default=False),
+        typer.Option(
+            "--out",
+            "-o",
+            help="Folder for prior.png and prior.json.",
+            show_default=False,
+            callback=output_folder,
+        ),
     ] = None,
     device: DeviceOption = "auto",
     workers: WorkersOption = None,
 ) -> None:
-    """Measure a prior: class purity, points in use, the same place in every image, cycles; against two controls.
+    """Measure the correspondences of a prior: class purity, points in use, distances, cycle violations.
 
-    Nodes are taken by true labels and matched freely to the universe. The controls: a random universe, and nearest
-    neighbours in the network's own features.
+    Nodes are taken by true labels and matched to the universe without using them. Two controls are measured as
+    well: a random universe, and nearest neighbours in the network's own features.
 
     Example: [bold]ttdg prior inspect models/no-etis ~/data/polyp -b polyp -o inspection[/bold]
     """
@@ -63,68 +71,70 @@ def inspect_command(
 
     loaded = load(model, choose_device(device))
     (part,) = required_parts("prior inspect", ("prior",), loaded.parts)
-    learned = MorphologyPrior.from_part(part).to(next(loaded.network.parameters()).device)
+    fitted = MorphologyPrior.from_part(part).to(next(loaded.network.parameters()).device)
     described, sites = open_data(data, benchmark)
-    chosen = choose_sites(sites, site or list(sites))
+    chosen = choose_sites(sites, names or list(sites))
     arrays = {
-        name: load_arrays(_spaced(each.cases, images), benchmark_for_model(loaded.card, described), workers)
-        for name, each in chosen.items()
+        name: load_arrays(_spaced(site.cases, images), benchmark_for_model(loaded.card, described), workers)
+        for name, site in chosen.items()
     }
-    if any(each.masks is None for each in arrays.values()):
-        raise UserError(
-            "nodes are taken by true labels, so every site needs masks; choose others with --site"
-        )
-    seen = inspection.collect_nodes(loaded.network, learned, arrays, loaded.card.benchmark.normalisation)
-    learned = learned.cpu()
-    found, by_site = inspection.compare_universes(seen, learned), inspection.purity_by_site(seen, learned)
-    Console().print(
-        findings_table({name: asdict(each) for name, each in found.items()}, len(learned.universe))
+    if any(site.masks is None for site in arrays.values()):
+        raise UserError("nodes are taken by true labels, so every site needs masks; choose sites with --site")
+    image_nodes = inspection.collect_nodes(
+        loaded.network, fitted, arrays, loaded.card.benchmark.normalisation
     )
+    fitted = fitted.cpu()
+    findings = {
+        name: asdict(measures) for name, measures in inspection.compare_universes(image_nodes, fitted).items()
+    }
+    by_site = inspection.purity_by_site(image_nodes, fitted)
+    Console().print(findings_table(findings, len(fitted.universe)))
     new = {name: "" if name in loaded.card.sources else " (not a source)" for name in by_site}
     shown = ", ".join(f"{name}{new[name]} {100 * value:.1f}" for name, value in by_site.items())
     typer.echo(f"class purity by site: {shown}")
     if out is not None:
-        about = {"model": loaded.card.sha256, "sources": list(loaded.card.sources), "images": len(seen.sites)}
         values = {
-            **about,
-            "findings": {name: asdict(each) for name, each in found.items()},
+            "model": loaded.card.sha256,
+            "sources": list(loaded.card.sources),
+            "images": len(image_nodes.sites),
+            "findings": findings,
             "purity": by_site,
         }
         write_text(out / "prior.json", json.dumps(values, indent=2) + "\n")
-        classes = inspection.classes_of(learned, seen.nodes.labels)
-        points = inspection.free_points(learned, seen.nodes)
-        path = atlas.draw_atlas(out / "prior.png", seen, points, classes - 1, len(learned.universe))
+        classes = inspection.class_of_tissue(fitted, image_nodes.nodes.labels)
+        points = inspection.match_ignoring_labels(fitted, image_nodes.nodes)
+        path = atlas.draw_atlas(out / "prior.png", image_nodes, points, classes - 1, len(fitted.universe))
         typer.echo(f"{path} and {out / 'prior.json'} written")
 
 
-def findings_table(found: dict[str, dict[str, Any]], size: int) -> "Table":
-    """A row for each measure, a column for each way of matching."""
+def findings_table(findings: dict[str, dict[str, Any]], size: int) -> "Table":
+    """Return a table with a row for each measure and a column for each way of matching."""
     from rich.table import Table
 
     table = Table(
-        caption="Purity and violations in %. Distance: of matched nodes of a structure, in its own coordinates, over "
-        "that of any two nodes of its class; 1 is no correspondence.",
+        caption="Purity and violations in %. Distance: mean distance of matched nodes in the structure's coordinates, "
+        "divided by that of any two nodes of the same class; 1 means no correspondence.",
         caption_justify="left",
     )
     table.add_column("")
-    for name in found:
+    for name in findings:
         table.add_column(name, justify="right")
     rows = {
-        "class of a node's point is its own": ("purity", 100.0, ".1f"),
-        "matched pairs of one class": ("pair_purity", 100.0, ".1f"),
+        "nodes matched to a point of their class": ("purity", 100.0, ".1f"),
+        "matched pairs of the same class": ("pair_purity", 100.0, ".1f"),
         f"points in use, of {size}": ("points_in_use", 1.0, ".0f"),
         "distance within sites": ("within_sites", 1.0, ".2f"),
         "distance across sites": ("across_sites", 1.0, ".2f"),
         "cycle violations": ("cycle_violations", 100.0, ".1f"),
     }
     for title, (key, unit, how) in rows.items():
-        values = [each[key] for each in found.values()]
+        values = [measures[key] for measures in findings.values()]
         table.add_row(title, *("–" if value is None else format(unit * value, how) for value in values))
     return table
 
 
 def _spaced(cases: Any, count: int) -> list[Any]:
-    """Evenly spaced by name: neighbours are often near-twins."""
+    """Return `count` cases evenly spaced by name, as neighbouring images are often nearly equal."""
     if len(cases) <= count:
         return list(cases)
     return [cases[i * len(cases) // count] for i in range(count)]

@@ -1,30 +1,42 @@
-"""Progress on long work: a bar where a person is watching, a line now and then in a log."""
+"""Progress of long work: a bar in a terminal, occasional lines in a log."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ttdg.errors import UserError
 
 if TYPE_CHECKING:
     from ttdg.training import Progress as TrainingProgress
 
-Report = Callable[[int], None]  # how many are done
+
+class Report(Protocol):
+    """A function that reports progress."""
+
+    def __call__(self, done: int, total: int | None = None) -> None:
+        """Show that `done` items are finished; `total` sets the number of all items."""
 
 
 @contextmanager
-def progress_bar(what: str, total: int, show: bool = True) -> Iterator[Report]:
-    """A rich progress bar with the time left; yields what to tell how many are done."""
+def progress_bar(what: str, total: int | None = None, show: bool = True) -> Iterator[Report]:
+    """Show a progress bar with the remaining time; yields the function that reports progress."""
     with _progress(show) as progress:
         task = progress.add_task(what, total=total, note="")
-        yield lambda done: progress.update(task, completed=done)
+
+        def report(done: int, total: int | None = None) -> None:
+            progress.update(task, completed=done, total=total)
+
+        yield report
 
 
 @contextmanager
 def training_bar(out: Path, show: bool, tensorboard: bool) -> "Iterator[Callable[[TrainingProgress], None]]":
-    """Steps with the loss, the Dice on held-out source images and the time left; scalars for TensorBoard on demand."""
+    """Show the training step, loss, Dice on held-out source images and remaining time.
+
+    With `tensorboard`, the values are also written to the folder `OUT.tensorboard`.
+    """
     log = _tensorboard(out) if tensorboard and show else None
     with _progress(show) as progress:
         task = progress.add_task(f"training {out.name}", total=None, note="")
@@ -42,6 +54,7 @@ def training_bar(out: Path, show: bool, tensorboard: bool) -> "Iterator[Callable
 
 
 def _progress(show: bool) -> Any:
+    """Return a rich progress display, disabled unless stderr is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

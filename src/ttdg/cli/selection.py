@@ -1,4 +1,4 @@
-"""Which methods a command is to run: named one by one, with commas, or all that this model can."""
+"""Choosing the methods that a command runs: named one by one, separated by commas, or `all`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -15,33 +15,35 @@ ALL = "all"
 
 
 def choose_methods(asked: Sequence[str], parts: "Mapping[str, Part]") -> list[str]:
-    """Each method once, in the order first named; what `all` has to leave out is said, with how to fit it."""
+    """Return each requested method once, in the order of the request.
+
+    `all` stands for every method whose parts the model has. A message names the others, and the commands that
+    fit their parts.
+    """
     from ttdg.adaptation import METHODS
 
-    names = listed(asked)
+    names = unique_names(name.strip() for item in asked for name in item.split(",") if name.strip())
     if not names:
-        raise UserError(f"--method names no method; `ttdg methods` lists them, and `{ALL}` is every one")
-    able = [name for name, method in METHODS.items() if set(method.parts) <= set(parts)]
-    methods = once(method for name in names for method in (able if name == ALL else [name]))
+        raise UserError(f"--method names no method; `ttdg methods` lists them, and `{ALL}` selects all")
+    available = [name for name, method in METHODS.items() if set(method.parts) <= set(parts)]
+    methods = unique_names(method for name in names for method in (available if name == ALL else [name]))
     check_methods(methods, parts)
-    if ALL in names and (left := [name for name in METHODS if name not in able]):
-        missing = once(part for name in left for part in METHODS[name].parts if part not in parts)
-        typer.echo(f"{ALL}: without {', '.join(left)}, whose parts are missing; {fitting(missing)}", err=True)
+    if ALL in names and (omitted := [name for name in METHODS if name not in available]):
+        missing = unique_names(part for name in omitted for part in METHODS[name].parts if part not in parts)
+        typer.echo(
+            f"{ALL}: without {', '.join(omitted)}, whose parts are missing; {_fitting_commands(missing)}",
+            err=True,
+        )
     return methods
 
 
-def listed(given: Iterable[str]) -> list[str]:
-    """`["tent, sar", "norm"]` → tent, sar, norm."""
-    return once(name.strip() for item in given for name in item.split(",") if name.strip())
-
-
-def once(names: Iterable[str]) -> list[str]:
-    """Each name where it first stands."""
+def unique_names(names: Iterable[str]) -> list[str]:
+    """Return the names without duplicates, in the order of their first occurrence."""
     return list(dict.fromkeys(names))
 
 
-def fitting(parts: Sequence[str]) -> str:
-    """How to make these parts: those with a command of their own one by one, the others with one training command."""
+def _fitting_commands(parts: Sequence[str]) -> str:
+    """Return the commands that fit these parts; one training command fits all that have none of their own."""
     from ttdg.checkpoints import COMMANDS, how_to_make
 
     alone = [f"{part}: {how_to_make(part)}" for part in parts if part in COMMANDS]

@@ -16,7 +16,7 @@ from ttdg.cli.options import (
     open_data,
     options_text,
 )
-from ttdg.cli.selection import choose_methods, once
+from ttdg.cli.selection import choose_methods, unique_names
 from ttdg.errors import UserError
 
 if TYPE_CHECKING:
@@ -49,15 +49,16 @@ def tune_command(
     farthest: Annotated[
         float,
         typer.Option(
-            min=0, help="Strength of the last hospital's shift; the others lie evenly on the way there."
+            min=0,
+            help="Strength of the last hospital's shift; the strengths of the others rise evenly to it.",
         ),
     ] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of the hospitals.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the hospitals.")] = 0,
     device: DeviceOption = "auto",
 ) -> None:
     """Choose hyper-parameters on simulated hospitals made of held-out source images, never on a target.
 
-    Every method gets the same budget: at most six configurations. A search that was stopped goes on from there.
+    Every method gets the same budget: at most six configurations. A stopped search resumes.
 
     Example: [bold]ttdg tune -m models/no-etis -d ~/data/polyp -b polyp -o tuned.yaml[/bold]
     """
@@ -66,7 +67,7 @@ def tune_command(
     from rich.console import Console
 
     from ttdg.checkpoints import load
-    from ttdg.evaluation import tuning as tuning
+    from ttdg.evaluation import tuning
     from ttdg.evaluation.site import benchmark_for_model
     from ttdg.training import load_sources
 
@@ -76,23 +77,23 @@ def tune_command(
     search = tuning.Search(hospitals, images, batch, farthest, seed)
     methods = choose_methods(method or ["all"], loaded.parts)
     read = load_sources(choose_sites(sites, names), benchmark_for_model(loaded.card, described)).held_out
-    pictures, used = tuning.with_images(list(read.values())), [name for name in names if read[name].cases]
+    held_out, used = tuning.with_images(list(read.values())), [name for name in names if read[name].cases]
     if left := [name for name in names if name not in used]:
         typer.echo(f"without {', '.join(left)}: no held-out images")
     about = {"benchmark": described.name, "model": loaded.card.sha256, "sources": used, **asdict(search)}
     done, console = tuning.read_search(out, about), Console()
-    if few := small_hospitals_note(tuning.images_found(pictures, search), used, search):
+    if few := small_hospitals_note(tuning.images_found(held_out, search), used, search):
         typer.echo(few, err=True)
     for name in methods:
         if name not in done:
-            done[name] = tuning.search_record(tuning.tune(loaded, name, pictures, search))
+            done[name] = tuning.search_record(tuning.tune(loaded, name, held_out, search))
             tuning.write_search(out, about, done)
         console.print(f"[bold]{name}[/bold]: {search_line(done[name])}")
     typer.echo(f"{out}: {len(done)} methods")
 
 
 def chosen_sites(model: "Model", wanted: list[str] | None, found: list[str]) -> list[str]:
-    """The model's own source sites; anything else would be choosing on a target."""
+    """Return the source sites to tune on; sites that the model was not trained on are refused."""
     sources = list(model.card.sources)
     for name in wanted or []:
         if name not in sources:
@@ -100,23 +101,24 @@ def chosen_sites(model: "Model", wanted: list[str] | None, found: list[str]) -> 
                 f"{name!r} is no source of this model, and settings are never chosen on a target; "
                 f"its sources are {', '.join(sources)}"
             )
-    names = once(wanted or []) or [name for name in sources if name in found]
+    names = unique_names(wanted or []) or [name for name in sources if name in found]
     if not names:
         raise UserError(f"none of the model's sources ({', '.join(sources)}) is in this benchmark folder")
     return names
 
 
 def small_hospitals_note(found: "Sequence[int]", sites: "Sequence[str]", search: "Search") -> str | None:
-    """Which hospitals are smaller than asked for, and what a search on them cannot tell."""
+    """Return a note about hospitals with fewer images than asked for."""
     if all(count >= search.images for count in found):
         return None
-    said = ", ".join(f"{count} of {sites[n % len(sites)]}" for n, count in enumerate(found))
-    blind = "; within one batch a method that answers before its update scores alike at every rate"
+    counts = ", ".join(f"{count} of {sites[n % len(sites)]}" for n, count in enumerate(found))
+    one_batch = "; within one batch a method that answers before its update scores alike at every rate"
     return (
-        f"--images {search.images}, but a hospital has one source site's held-out images and no more: {said}"
-        f"{blind if min(found) <= search.batch else ''}"
+        f"--images {search.images}, but a hospital has one source site's held-out images and no more: {counts}"
+        f"{one_batch if min(found) <= search.batch else ''}"
     )
 
 
 def search_line(tuned: dict[str, Any]) -> str:
+    """Return the chosen options and their score in one line."""
     return f"{options_text(tuned['chosen'])}; Dice {tuned['dice']:.1f} over {len(tuned['trials'])} configurations"

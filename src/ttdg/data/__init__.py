@@ -1,16 +1,44 @@
-"""Sites, benchmarks and what becomes of their pictures on the way to a network."""
+"""Sites and benchmarks on disk, and everything between an image file and a network's input.
 
+A *case* is an image with its mask, a *site* is the cases of one hospital, and a *benchmark* describes the labels
+that several sites share.
+"""
+
+# Augmentations of training images.
 from ttdg.data.augmentation import AUGMENTATIONS, Augmentation, AugmentParameters, draw
+
+# The description of a benchmark and its label encodings; loading it by name or from a yaml file.
 from ttdg.data.benchmark import Benchmark, Exact, Threshold, builtin_benchmarks, load_benchmark
+
+# A problem with a file, and the check of a whole benchmark folder.
 from ttdg.data.case_table import Problem
 from ttdg.data.check import CheckReport, SiteCheck, check_benchmark, check_table
+
+# A hash of the files of some cases.
 from ttdg.data.fingerprints import fingerprint
+
+# Cases as tensors: all at once (`load_arrays`), or in batches (`stream`).
 from ttdg.data.loading import Arrays, Loaded, load_arrays, stream, to_batch
+
+# The folder of a benchmark: named, found by the benchmark's name, or in $TTDG_DATA.
+from ttdg.data.lookup import find_benchmark_folder
+
+# Packs: a decoded site in one memory-mapped file.
 from ttdg.data.packing import load_site, open_pack, pack_path, pack_site
+
+# Image and mask files as arrays; `READERS` lists the file formats.
 from ttdg.data.readers import READERS, Reader, read_image, read_mask
+
+# Random training cases, balanced over the sites.
 from ttdg.data.sampling import balanced_indices
+
+# How images are normalised: "minmax" or "imagenet".
 from ttdg.data.schema import Normalisation
+
+# Listing sites and folders, and splitting cases by patient.
 from ttdg.data.sites import Case, Site, find_sites, open_folder, split
+
+# Operations on batches of images.
 from ttdg.data.transforms import augment, normalise
 
 __all__ = [
@@ -36,6 +64,7 @@ __all__ = [
     "check_benchmark",
     "check_table",
     "draw",
+    "find_benchmark_folder",
     "find_sites",
     "fingerprint",
     "load_arrays",

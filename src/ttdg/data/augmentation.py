@@ -1,12 +1,13 @@
-"""How strongly to augment, and the numbers drawn for it: small values on the CPU, apart from the pixels.
+"""Augmentation strengths, and the random parameters drawn from them.
 
-Under data-parallel training every process draws the same numbers for the whole batch and takes its own rows,
-so the result does not depend on how many processes share the work.
+Parameters are small CPU tensors, drawn separately from the pixels. In data-parallel training every process draws the
+parameters of the whole batch and uses its own rows, so that the result does not depend on the number of processes.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -15,28 +16,31 @@ from torch import Generator, Tensor
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Strengths; each is the end of a range drawn from evenly, and 0 (or scale (1, 1)) leaves its part out.
+    """Strengths of an augmentation: the ends of uniform distributions; 0, or scale (1, 1), turns a component off.
 
-    The default, "standard", is chosen so that a model cannot rely on a structure lying in the middle at one
-    size, as it does in crops around it.
+    The defaults are the augmentation "standard". Its shifts and scales are large because benchmark images are often
+    cropped around the structure: a network must not rely on a central position or on one size.
     """
 
-    flip: bool = True  # each axis with probability ½
+    flip: bool = True  # flip each axis with probability ½
     rotation: float = 30.0  # ± degrees, clockwise
-    scale: tuple[float, float] = (0.75, 1.3)  # of the picture's content; even on a log scale
-    shift: float = 0.15  # ± of the side
+    scale: tuple[float, float] = (0.75, 1.3)  # magnification of the content, log-uniform
+    shift: float = 0.15  # ± fraction of the side
     brightness: float = 0.15  # ± factor
-    contrast: float = 0.15  # ± factor about the image's mean
-    gamma: float = 0.0  # ± exponent, on a log scale
-    saturation: float = 0.0  # ± factor about grey
-    gains: float = 0.0  # ± factor for each channel: the colour of the light
-    blur: float = 0.0  # up to, standard deviation in pixels; at most 2
-    noise: float = 0.0  # up to, standard deviation, white being 1
+    contrast: float = 0.15  # ± factor, relative to the image's mean
+    gamma: float = 0.0  # exponent between 1/(1 + gamma) and 1 + gamma, log-uniform
+    saturation: float = 0.0  # ± factor, relative to grey
+    gains: float = 0.0  # ± factor of each channel: the colour of the light
+    blur: float = 0.0  # largest standard deviation in pixels; at most 2
+    noise: float = 0.0  # largest standard deviation; pixels are in [0, 1]
 
     @classmethod
     def none(cls) -> "Augmentation":
+        """Return strengths that leave images unchanged."""
         return cls(flip=False, rotation=0.0, scale=(1.0, 1.0), shift=0.0, brightness=0.0, contrast=0.0)
 
+
+FOURIER_WINDOW = 0.05  # largest half-width of the exchanged window, as a fraction of the side
 
 AUGMENTATIONS: Mapping[str, Augmentation] = {
     "none": Augmentation.none(),
@@ -47,11 +51,22 @@ AUGMENTATIONS: Mapping[str, Augmentation] = {
 }
 
 
-@dataclass(frozen=True)
-class AugmentParameters:
-    """What was drawn, a row for each image; `parameters[a:b]` are the rows of a part of the batch."""
+RowsType = TypeVar("RowsType", bound="Rows")
 
-    affine: Float[Tensor, "b 2 3"]  # from places in the result to places in the image, both in [-1, 1]²
+
+class Rows:
+    """Base of the parameters of a batch, dataclasses of tensors with one row per image."""
+
+    def __getitem__(self: RowsType, rows: slice) -> RowsType:
+        """Return the parameters of some images of the batch."""
+        return type(self)(*(getattr(self, field.name)[rows] for field in fields(self)))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class AugmentParameters(Rows):
+    """Random parameters of `augment`."""
+
+    affine: Float[Tensor, "b 2 3"]  # maps output to input coordinates, both in [-1, 1]²
     brightness: Float[Tensor, "b"]
     contrast: Float[Tensor, "b"]
     gamma: Float[Tensor, "b"]
@@ -59,17 +74,17 @@ class AugmentParameters:
     gains: Float[Tensor, "b 3"]
     blur: Float[Tensor, "b"]
     noise: Float[Tensor, "b"]
-    seed: Int[Tensor, "b"]  # of the noise
-
-    def __getitem__(self, rows: slice) -> "AugmentParameters":
-        return AugmentParameters(*(getattr(self, field.name)[rows] for field in fields(self)))
+    seed: Int[Tensor, "b"]  # seed of the noise
 
     def __len__(self) -> int:
         return len(self.seed)
 
 
 def draw(augmentation: Augmentation, n: int, generator: Generator) -> AugmentParameters:
-    """Numbers for `n` images from a generator on the CPU, which moves as far whatever the strengths."""
+    """Draw the parameters of `n` images from a CPU generator.
+
+    The number of draws does not depend on the strengths.
+    """
 
     def between(low: float, high: float, *columns: int) -> Tensor:
         return low + (high - low) * torch.rand(n, *columns, generator=generator)
@@ -94,14 +109,39 @@ def draw(augmentation: Augmentation, n: int, generator: Generator) -> AugmentPar
     )
 
 
+@dataclass(frozen=True)
+class FourierParameters(Rows):
+    """Random parameters of `exchange_amplitude`."""
+
+    weight: Float[Tensor, "b"]  # weight of the partner's amplitudes; 0 leaves the image unchanged
+    window: Float[Tensor, "b"]  # half-width of the window of low frequencies, as a fraction of the side
+    partner: Int[Tensor, "b"]  # row of the partner in the batch
+
+
+def draw_fourier(site: Int[Tensor, "b"], probability: float, generator: Generator) -> FourierParameters:
+    """Draw an amplitude exchange for a batch of images from the given sites.
+
+    Each image is changed with `probability`; weights are uniform in [0, 1], windows in [0, `FOURIER_WINDOW`]. The
+    partner is a random image of another site; it is another image of the same site if the batch has one site only.
+    """
+    n = len(site)
+    changed, weight, window = torch.rand(3, n, generator=generator)
+    score = torch.rand(n, n, generator=generator) + (site[:, None] != site)
+    return FourierParameters(
+        weight=torch.where(changed < probability, weight, 0.0),
+        window=FOURIER_WINDOW * window,
+        partner=score.fill_diagonal_(-1.0).argmax(1),
+    )
+
+
 def _affine(
     flip: Float[Tensor, "b 2"],
     angle: Float[Tensor, "b"],
     scale: Float[Tensor, "b"],
     shift: Float[Tensor, "b 2"],
 ) -> Float[Tensor, "b 2 3"]:
-    """The inverse map, as sampling needs it: move back, then turn, unscale and mirror."""
+    """Return the inverse map, which resampling needs: undo the shift, then rotate, rescale and flip."""
     cos, sin = angle.cos(), angle.sin()
-    turn = torch.stack([torch.stack([cos, sin], -1), torch.stack([-sin, cos], -1)], -2)
-    linear = flip[:, :, None] * turn / scale[:, None, None]
+    rotation = torch.stack([torch.stack([cos, sin], -1), torch.stack([-sin, cos], -1)], -2)
+    linear = flip[:, :, None] * rotation / scale[:, None, None]
     return torch.cat([linear, -linear @ shift[:, :, None]], dim=-1)

@@ -1,4 +1,4 @@
-"""A benchmark says what the masks mean: labels, how grey values encode them, which regions are scored."""
+"""Descriptions of benchmarks: the labels, how grey values encode them, and which regions are scored."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,61 +15,65 @@ from ttdg.data.schema import MAX_LABELS, BenchmarkSpec, Normalisation, Threshold
 from ttdg.errors import UserError, suggestion
 from ttdg.types import Regions
 
-UNKNOWN = MAX_LABELS  # in an encoding's table: a grey value that stands for no label
+UNKNOWN = MAX_LABELS  # entry of an encoding's table for a grey value without a label
 
 
 @dataclass(frozen=True)
 class Exact:
-    """Each grey value stands for one label (by index); any other value is an error."""
+    """An encoding in which each listed grey value stands for one label; any other value is an error."""
 
-    values: Mapping[int, int]
+    values: Mapping[int, int]  # grey value → label index
 
     def table(self) -> UInt8[np.ndarray, "256"]:
+        """Return the label index of every grey value, or `UNKNOWN`."""
         table = np.full(256, UNKNOWN, np.uint8)
         table[list(self.values)] = list(self.values.values())
         return table
 
     def greys(self, labels: int) -> UInt8[np.ndarray, "c"]:
-        """The first grey value that stands for each label."""
+        """Return the first listed grey value of each label."""
         first = {label: value for value, label in reversed(list(self.values.items()))}
         return np.array([first.get(label, 0) for label in range(labels)], np.uint8)
 
     def to_dict(self, labels: tuple[str, ...]) -> dict[str, Any]:
+        """Return the `mask` entry of a benchmark file."""
         return {str(value): labels[label] for value, label in self.values.items()}
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """Grey values above `threshold` stand for one label, the rest for another; so soft edges are no error."""
+    """An encoding with one label above a threshold and another below. It tolerates soft edges."""
 
-    threshold: int
-    above: int
-    below: int
+    threshold: int  # the last grey value of `below`
+    above: int  # label index
+    below: int  # label index
 
     def table(self) -> UInt8[np.ndarray, "256"]:
+        """Return the label index of every grey value."""
         return np.where(np.arange(256) > self.threshold, self.above, self.below).astype(np.uint8)
 
     def greys(self, labels: int) -> UInt8[np.ndarray, "c"]:
-        """White for the label above the threshold, black for the one below."""
+        """Return white (255) for the label above the threshold and black (0) for the one below."""
         return np.where(np.arange(labels) == self.above, 255, 0).astype(np.uint8)
 
     def to_dict(self, labels: tuple[str, ...]) -> dict[str, Any]:
+        """Return the `mask` entry of a benchmark file."""
         return {"threshold": self.threshold, "above": labels[self.above], "below": labels[self.below]}
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A label is an index into `labels`; 0 is the background. The network sees `size` × `size` pixels."""
+    """The labels of a benchmark, their encoding in mask files, and the input format of the network."""
 
     name: str
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # a label index is a position in this tuple; 0 is the background
     encoding: Exact | Threshold
-    regions: Regions
+    regions: Regions  # structures to score, as unions of label indices
     normalisation: Normalisation
-    size: int
+    size: int  # side of the network's square input, in pixels
 
     def encode(self, mask: UInt8[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
-        """The labels of a mask's raw grey values, read-only."""
+        """Return the label indices of a mask's raw grey values. The array is read-only."""
         # bytes.translate is three times as fast as indexing a table with an array of bytes.
         labels = np.frombuffer(mask.tobytes().translate(self._table), np.uint8).reshape(mask.shape)
         if labels.max(initial=0) == UNKNOWN:
@@ -77,7 +81,7 @@ class Benchmark:
         return labels
 
     def decode(self, labels: UInt8[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
-        """The grey values a mask of these labels is written with: the inverse of `encode`."""
+        """Return the grey values that encode these label indices: the inverse of `encode`."""
         return self.encoding.greys(len(self.labels))[labels]
 
     @cached_property
@@ -88,12 +92,12 @@ class Benchmark:
         shown = ", ".join(map(str, values[:8])) + (", …" if len(values) > 8 else "")
         known = ", ".join(f"{value} = {label}" for value, label in self.encoding.to_dict(self.labels).items())
         return (
-            f"the mask holds values that benchmark {self.name!r} does not know: {shown} (it knows {known}); "
-            f"correct the mask, or `mask:` in the benchmark's yaml file"
+            f"the mask holds grey values that benchmark {self.name!r} does not know: {shown} "
+            f"(it knows {known}); correct the mask, or the entry `mask` of the benchmark's yaml file"
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """What the yaml file says; survives JSON, whose keys are strings."""
+        """Return the content of the benchmark's yaml file. All keys are strings, so that it can be stored as JSON."""
         regions = {name: [self.labels[label] for label in labels] for name, labels in self.regions.items()}
         return {
             "name": self.name,
@@ -106,7 +110,7 @@ class Benchmark:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any], source: str = "benchmark") -> "Benchmark":
-        """The inverse of `to_dict`; `source` names the file in the error that a bad field gets."""
+        """Build a benchmark from the output of `to_dict`; error messages name the file `source`."""
         spec = validated(fields, source)
         index = {label: number for number, label in enumerate(spec.labels)}
         encoding: Exact | Threshold
@@ -119,12 +123,18 @@ class Benchmark:
 
 
 def builtin_benchmarks() -> tuple[str, ...]:
+    """Return the names of the benchmarks that are part of the package, sorted."""
     files = resources.files("ttdg.data").joinpath("benchmarks").iterdir()
     return tuple(sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml")))
 
 
 def load_benchmark(spec: str | Path | None, root: Path | None = None) -> Benchmark:
-    """A built-in benchmark by name, one described in a yaml file, or (None) that of `root/benchmark.yaml`."""
+    """Load a benchmark description.
+
+    Args:
+        spec: The name of a built-in benchmark, the path of a yaml file, or None for `root/benchmark.yaml`.
+        root: The benchmark folder; None is the current folder. Used only if `spec` is None.
+    """
     if spec is None:
         return _from_file((root or Path()) / "benchmark.yaml")
     builtin = builtin_benchmarks()
@@ -133,7 +143,9 @@ def load_benchmark(spec: str | Path | None, root: Path | None = None) -> Benchma
         return _parse(file.read_text(encoding="utf-8"), f"{spec}.yaml")
     if Path(spec).suffix in (".yaml", ".yml"):
         return _from_file(Path(spec))
-    raise UserError(f"unknown benchmark {str(spec)!r}{suggestion(str(spec), builtin)}; or give a yaml file")
+    raise UserError(
+        f"unknown benchmark {str(spec)!r}{suggestion(str(spec), builtin)}; a yaml file is also accepted"
+    )
 
 
 def _from_file(path: Path) -> Benchmark:
@@ -141,8 +153,8 @@ def _from_file(path: Path) -> Benchmark:
         return _parse(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
-            f"cannot read {path} ({error.__class__.__name__}); write one (docs/adding.md), "
-            f"or choose a built-in benchmark with --benchmark: {', '.join(builtin_benchmarks())}"
+            f"cannot read {path} ({error.__class__.__name__}); write this file (docs/adding.md), "
+            f"or choose a built-in benchmark: {', '.join(builtin_benchmarks())}"
         ) from None
 
 

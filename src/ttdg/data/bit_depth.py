@@ -1,11 +1,11 @@
-"""Pictures of more than 8 bits a channel, brought to 8.
+"""Converting images of more than 8 bits per channel to 8 bits.
 
-A 16-bit (or float) file has no agreed white: it may hold 10, 12 or 16 bits of signal. So its values are
-stretched per image, darkest to 0 and brightest to 255, all channels together.
+A 16-bit (or float) file does not say which value is white: it may hold 10, 12 or 16 bits of signal. Each image
+is therefore stretched linearly so that its darkest value becomes 0 and its brightest 255, over all channels.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from jaxtyping import Num, UInt8
@@ -15,57 +15,63 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from ttdg.errors import UserError
 
-GREY_MODES = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")  # Pillow's
+GREY_MODES = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")  # of Pillow
 BITS, PHOTOMETRIC, ORIENTATION, PLANAR = 258, 262, 274, 284  # TIFF tags
 WHITE_IS_ZERO, SEPARATE_PLANES = 0, 2
 
 
 def has_high_bit_depth(picture: ImageFile) -> bool:
-    """To be asked before the pixels are loaded: Pillow then forgets what the file held."""
+    """Return True if the file holds more than 8 bits per channel. Call it before Pillow decodes the pixels."""
     sixteen = any(";16" in str(tile.args) for tile in picture.tile)
     return picture.mode in GREY_MODES or sixteen or max(_tag(picture, BITS, (8,))) > 8
 
 
-def read_high_bit_depth(picture: ImageFile, path: Path) -> UInt8[np.ndarray, "h w 3"]:
+def read_high_bit_depth(picture: ImageFile, file: BinaryIO, path: Path) -> UInt8[np.ndarray, "h w 3"]:
+    """Return a decoded and upright picture in 8-bit RGB; `file` is the open file it was decoded from."""
     if picture.mode in GREY_MODES:
         grey = stretch_to_bytes(np.asarray(picture), path)
         if _tag(picture, PHOTOMETRIC, 1) == WHITE_IS_ZERO:
-            grey = 255 - grey  # Pillow sees to this in 8 bits only
+            grey = 255 - grey  # Pillow inverts these files in 8 bits only
         return np.stack([grey, grey, grey], axis=-1)
-    if isinstance(picture, TiffImageFile) and (colour := _tifffile_colour(path)) is not None:
+    if isinstance(picture, TiffImageFile) and (colour := _tifffile_colour(file, path)) is not None:
         return colour
     return stretch_to_bytes(_high_bytes(picture, path), path)
 
 
 def stretch_to_bytes(values: Num[np.ndarray, "*shape"], path: Path) -> UInt8[np.ndarray, "*shape"]:
+    """Map the smallest value to 0 and the largest to 255, linearly; a constant image becomes 0."""
     values = values.astype(np.float64)
     low, high = values.min(), values.max()
     if not np.isfinite(high - low):
-        raise UserError(f"{path} holds NaN or infinity where pixels should be; export it as 8 or 16 bit")
+        raise UserError(f"{path} holds NaN or infinite pixel values; export it as 8 or 16 bit")
     return np.rint((values - low) * (255 / (high - low or 1))).astype(np.uint8)
 
 
 def _high_bytes(picture: ImageFile, path: Path) -> UInt8[np.ndarray, "h w 3"]:
-    """All that Pillow keeps of 16-bit colour; refused where too few steps of brightness would be left."""
+    """Return the high byte of each value, which is all that Pillow keeps of 16-bit colour.
+
+    Pictures that would have fewer than 64 levels of brightness are refused.
+    """
     colour = np.asarray(picture.convert("RGB"))
     if _tag(picture, PLANAR, 1) == SEPARATE_PLANES or 0 < np.ptp(colour) < 64:
-        raise UserError(f"{path} holds 16-bit colour in a form that cannot be read finely; save it as 8 bit")
+        raise UserError(f"{path} holds 16-bit colour that cannot be read precisely; save it as 8 bit")
     return colour
 
 
-def _tifffile_colour(path: Path) -> UInt8[np.ndarray, "h w 3"] | None:
-    """All 16 bits, upright; None for a compression that tifffile does not know by itself."""
+def _tifffile_colour(file: BinaryIO, path: Path) -> UInt8[np.ndarray, "h w 3"] | None:
+    """Return an upright image made from all 16 bits, or None if tifffile lacks the decompressor."""
     import tifffile
 
+    file.seek(0)
     try:
-        with tifffile.TiffFile(path) as file:
-            page = file.pages[0]
+        with tifffile.TiffFile(file) as tiff:
+            page = tiff.pages[0]
             colour = np.moveaxis(page.asarray(), page.axes.index("S"), -1)[..., :3]
-            turn = page.tags.get(ORIENTATION)
+            orientation = page.tags.get(ORIENTATION)
     except ValueError:
         return None
     picture = Image.fromarray(stretch_to_bytes(colour, path))
-    picture.getexif()[ORIENTATION] = 1 if turn is None else int(turn.value)
+    picture.getexif()[ORIENTATION] = 1 if orientation is None else int(orientation.value)
     ImageOps.exif_transpose(picture, in_place=True)
     return np.asarray(picture)
 

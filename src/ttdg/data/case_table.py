@@ -1,4 +1,4 @@
-"""`cases.csv`: what is known of a site's cases beside their pictures, all of it optional."""
+"""Reading `cases.csv`, an optional table of the patient, split and pixel spacing of a site's cases."""
 
 import csv
 import unicodedata
@@ -13,7 +13,7 @@ SPLITS = ("train", "test")
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong with a file, and the remedy."""
+    """A problem with a file, and its remedy. As text: the file, then `what`."""
 
     file: Path
     what: str
@@ -24,30 +24,35 @@ class Problem:
 
 @dataclass(frozen=True)
 class CaseRow:
+    """One row of the table; a value is None where the table has none."""
+
     patient: str | None = None
     split: str | None = None
-    spacing: tuple[float, float] | None = None  # (y, x), a pixel's sides in millimetres
+    spacing: tuple[float, float] | None = None  # (y, x): height and width of a pixel in millimetres
 
 
 def read_cases(path: Path) -> tuple[Mapping[str, CaseRow], tuple[Problem, ...]]:
-    """Rows by case. Columns other than case, patient, split, spacing_y and spacing_x are ignored."""
+    """Return the rows by case name, and the problems of the table. A missing file has no rows.
+
+    Columns other than case, patient, split, spacing_y and spacing_x are ignored.
+    """
     if not path.is_file():
         return {}, ()
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        return {}, (Problem(path, f"is no csv file in UTF-8 ({error}); save it as one"),)
+        return {}, (Problem(path, f"is no csv file in UTF-8 ({error}); save it in that format"),)
     if lines and "case" not in lines[0]:
-        known = [column for column in lines[0] if column]
-        return {}, (Problem(path, f"lacks the column 'case'{suggestion('case', known)}; name it so"),)
+        columns = [column for column in lines[0] if column]
+        return {}, (Problem(path, f"lacks the column 'case'{suggestion('case', columns)}; add or rename it"),)
     rows: dict[str, CaseRow] = {}
     problems = []
     for number, line in enumerate(lines, start=2):
         case = _text(line, "case")
         try:
             if case in rows:
-                raise ValueError(f"names the case {case!r} a second time; keep one of its lines")
+                raise ValueError(f"names the case {case!r} a second time; keep one line for each case")
             rows[case] = _row(line)
         except ValueError as error:
             problems.append(Problem(path, f"line {number} {error}"))
@@ -57,7 +62,7 @@ def read_cases(path: Path) -> tuple[Mapping[str, CaseRow], tuple[Problem, ...]]:
 def _row(line: Mapping[str, str | None]) -> CaseRow:
     split, y, x = _text(line, "split"), _text(line, "spacing_y"), _text(line, "spacing_x")
     if split and split not in SPLITS:
-        raise ValueError(f"says split {split!r}; write {' or '.join(SPLITS)}, or leave it empty")
+        raise ValueError(f"has the split {split!r}; write {' or '.join(SPLITS)}, or leave it empty")
     return CaseRow(_text(line, "patient") or None, split or None, _spacing(y, x) if y or x else None)
 
 
@@ -66,7 +71,7 @@ def _text(line: Mapping[str, str | None], column: str) -> str:
 
 
 def normalised_name(name: str) -> str:
-    """A Mac writes é as two characters, others as one: names must not depend on where a folder was copied."""
+    """Return the name in Unicode form NFC. macOS writes é as two characters, other systems as one."""
     return unicodedata.normalize("NFC", name)
 
 
@@ -77,4 +82,4 @@ def _spacing(y: str, x: str) -> tuple[float, float]:
             return spacing
     except ValueError:
         pass
-    raise ValueError(f"says spacing {y!r} × {x!r}; write millimetres in both, or leave both empty")
+    raise ValueError(f"has the spacing {y!r} × {x!r}; write millimetres in both columns, or leave both empty")

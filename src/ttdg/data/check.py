@@ -1,4 +1,4 @@
-"""Everything that is wrong with a benchmark's folder, in one pass over every file."""
+"""Checking a benchmark folder: every file is decoded, and all problems are reported."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -24,32 +24,38 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class SiteCheck:
+    """Counts and problems of one site."""
+
     name: str
     cases: int
     patients: int
-    train: int  # cases, by the default split
+    train: int  # cases in the default split
     held_out: int
-    sizes: Mapping[tuple[int, int], int]  # (height, width) → how many images
-    labels: Mapping[str, float]  # label → its share of all pixels
+    sizes: Mapping[tuple[int, int], int]  # (height, width) → number of images
+    labels: Mapping[str, float]  # label → share of all pixels
     problems: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class CheckReport:
+    """The checks of all sites of a benchmark."""
+
     benchmark: str
     sites: tuple[SiteCheck, ...]
 
     @property
     def ok(self) -> bool:
+        """True if no site has a problem."""
         return not any(site.problems for site in self.sites)
 
     @property
     def cases(self) -> int:
+        """Number of cases of all sites."""
         return sum(site.cases for site in self.sites)
 
 
 def check_benchmark(root: Path, benchmark: Benchmark, workers: int | None = None) -> CheckReport:
-    """Decodes every file; a problem is noted and the rest goes on."""
+    """Decode every file of the benchmark; a problem does not stop the check."""
     folders = site_folders(root)
     return CheckReport(
         benchmark.name, tuple(_check_site(folder, benchmark, workers) for folder in folders.values())
@@ -57,7 +63,7 @@ def check_benchmark(root: Path, benchmark: Benchmark, workers: int | None = None
 
 
 def check_table(report: CheckReport, limit: int = 10) -> "Table":
-    """One table for a terminal, and under it the first `limit` problems of each site."""
+    """Return a table for the terminal, followed by the first `limit` problems of each site."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -82,18 +88,18 @@ def _first(lines: Sequence[str], limit: int) -> list[str]:
 
 
 def _check_site(folder: Path, benchmark: Benchmark, workers: int | None) -> SiteCheck:
-    site, found = scan_site(folder)
-    problems = [str(problem) for problem in found]
+    site, name_problems = scan_site(folder)
+    problems = [str(problem) for problem in name_problems]
     if not (folder / "masks").is_dir():
-        problems.append(f"{folder / 'masks'} is missing; put a mask there for each image")
+        problems.append(f"{folder / 'masks'} is missing; put a mask for each image there")
     sizes: Counter[tuple[int, int]] = Counter()
     pixels = np.zeros(len(benchmark.labels), np.int64)
-    for _, future in ordered_map(lambda case: _look(case, benchmark), site.cases, workers):
-        look = future.result()
-        problems += look.problems
-        if look.size is not None:
-            sizes[look.size] += 1
-        pixels += look.pixels
+    for _, future in ordered_map(lambda case: _check_case(case, benchmark), site.cases, workers):
+        check = future.result()
+        problems += check.problems
+        if check.size is not None:
+            sizes[check.size] += 1
+        pixels += check.pixels
     train, held_out = split(site.cases)
     return SiteCheck(
         name=site.name,
@@ -108,16 +114,16 @@ def _check_site(folder: Path, benchmark: Benchmark, workers: int | None) -> Site
 
 
 @dataclass(frozen=True)
-class _Look:
-    """What one case's files hold."""
+class _CaseCheck:
+    """Counts and problems of one case."""
 
-    size: tuple[int, int] | None
-    pixels: Int[np.ndarray, "labels"]  # of each label
+    size: tuple[int, int] | None  # (height, width) of the image
+    pixels: Int[np.ndarray, "labels"]  # number of pixels of each label
     problems: tuple[str, ...]
 
 
-def _look(case: Case, benchmark: Benchmark) -> _Look:
-    """Image and mask are tried apart, so that a bad one does not hide the other."""
+def _check_case(case: Case, benchmark: Benchmark) -> _CaseCheck:
+    """Read the image and the mask independently, so that both problems are reported."""
     problems: list[str] = []
 
     def attempt(function: Callable[..., R], *arguments: object) -> R | None:
@@ -130,6 +136,6 @@ def _look(case: Case, benchmark: Benchmark) -> _Look:
     image = attempt(read_image, case.image)
     mask = None if case.mask is None else attempt(read_mask, case.mask)
     labels = None if image is None or mask is None else attempt(labels_of, mask, image, case, benchmark)
-    counted = np.zeros(0, np.uint8) if labels is None else labels.ravel()
-    pixels = np.bincount(counted, minlength=len(benchmark.labels))
-    return _Look(None if image is None else image.shape[:2], pixels, tuple(problems))
+    values = np.zeros(0, np.uint8) if labels is None else labels.ravel()
+    pixels = np.bincount(values, minlength=len(benchmark.labels))
+    return _CaseCheck(None if image is None else image.shape[:2], pixels, tuple(problems))

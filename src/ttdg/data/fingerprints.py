@@ -1,4 +1,4 @@
-"""Whether data are what they were. The order of the cases and the place of their folders do not count."""
+"""Fingerprints of data. They depend neither on the order of the cases nor on the location of the folders."""
 
 import hashlib
 from collections.abc import Iterable
@@ -10,9 +10,10 @@ from ttdg.errors import UserError
 
 
 def fingerprint(cases: Iterable[Case], quick: bool = False, workers: int | None = None) -> str:
-    """A hash of the cases' names and files: of their bytes or, when `quick`, of their lengths and times.
+    """Return a hash of the names and files of the cases.
 
-    The quick one opens no file; it changes when a file is touched or copied, the full one with content only.
+    The full fingerprint hashes the bytes of each file. The `quick` one opens no file: it hashes sizes and
+    modification times, and therefore also changes when a file is touched or copied.
     """
     files = sorted(
         (case.name, part, path)
@@ -36,4 +37,6 @@ def _identity(path: Path, quick: bool) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise UserError(f"cannot read {path} ({error.strerror}); put it back, or take its case out") from None
+        raise UserError(
+            f"cannot read {path} ({error.strerror}); restore the file, or remove its case"
+        ) from None

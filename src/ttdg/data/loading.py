@@ -1,7 +1,8 @@
-"""From files to tensors: all cases at once, or batch by batch in bounded memory."""
+"""Loading cases into tensors: all at once, or batch by batch in bounded memory."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,32 +19,24 @@ from ttdg.data.transforms import normalise
 from ttdg.errors import UserError
 from ttdg.types import Batch
 
+R = TypeVar("R")
+
 
 @dataclass(frozen=True)
 class Arrays:
-    """Cases at the network's size, as bytes: images as they were read, masks as labels."""
+    """Cases in bytes at the network's input size `s`: RGB images, and masks as label indices."""
 
     images: UInt8[Tensor, "n 3 s s"]
     masks: UInt8[Tensor, "n s s"] | None
-    cases: tuple[str, ...]
+    cases: tuple[str, ...]  # names
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A batch, the cases it was read from, and the (height, width) of their images' files."""
+    """A batch and the cases it was read from."""
 
     batch: Batch
     cases: tuple[Case, ...]
-    sizes: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One case at the network's size, and the (height, width) it had."""
-
-    image: UInt8[np.ndarray, "3 s s"]
-    labels: UInt8[np.ndarray, "s s"] | None
-    size: tuple[int, int]
 
 
 def load_arrays(
@@ -52,19 +45,19 @@ def load_arrays(
     workers: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Arrays:
-    """All cases in memory; `progress` is told after each how many are done."""
+    """Load all cases into memory; call `progress` with the number of loaded cases after each."""
     n, s = len(cases), benchmark.size
     images = np.empty((n, 3, s, s), np.uint8)
-    masks = np.empty((n, s, s), np.uint8) if have_masks(cases) else None
+    masks = np.empty((n, s, s), np.uint8) if all_have_masks(cases) else None
 
-    def fill(row: int) -> None:
-        picture = read_case(cases[row], benchmark)
-        images[row] = picture.image
-        if masks is not None and picture.labels is not None:
-            masks[row] = picture.labels
+    def load(row: int) -> None:
+        image, labels = read_case(cases[row], benchmark)
+        images[row] = image
+        if masks is not None and labels is not None:
+            masks[row] = labels
 
-    for row, filled in ordered_map(fill, range(n), workers):
-        filled.result()
+    for row, future in ordered_map(load, range(n), workers):
+        future.result()
         if progress is not None:
             progress(row + 1)
     names = tuple(case.name for case in cases)
@@ -76,54 +69,70 @@ def stream(
     benchmark: Benchmark,
     batch_size: int,
     workers: int | None = None,
-    on_error: Callable[[Case, UserError], None] | None = None,
     device: torch.device | str = "cpu",
 ) -> Iterator[Loaded]:
-    """Batches in the order of `cases`, read ahead by threads but never more than two batches ahead.
+    """Yield batches in the order of `cases`. Threads read at most two batches ahead."""
+    all_have_masks(cases)
+    for items in read_batches(cases, lambda case: read_case(case, benchmark), batch_size, workers):
+        masks = [labels for _, (_, labels) in items if labels is not None]
+        arrays = Arrays(
+            torch.from_numpy(np.stack([image for _, (image, _) in items])),
+            torch.from_numpy(np.stack(masks)) if masks else None,
+            tuple(case.name for case, _ in items),
+        )
+        yield Loaded(to_batch(arrays, benchmark.normalisation, device), tuple(case for case, _ in items))
 
-    With `on_error`, a case that cannot be read is handed to it and left out, and batches stay full.
+
+def read_batches(
+    cases: Sequence[Case],
+    read: Callable[[Case], R],
+    batch_size: int,
+    workers: int | None = None,
+    on_error: Callable[[Case, UserError], None] | None = None,
+) -> Iterator[list[tuple[Case, R]]]:
+    """Yield batches of cases with the results of `read`, in order. Threads read at most two batches ahead.
+
+    A case that `read` refuses with a `UserError` is passed to `on_error` and left out; the next cases fill
+    its batch. Without `on_error` the error is raised.
     """
-    have_masks(cases)
-    ready: list[tuple[Case, Picture]] = []
-    for case, future in ordered_map(lambda case: read_case(case, benchmark), cases, workers, 2 * batch_size):
+    batch: list[tuple[Case, R]] = []
+    for case, future in ordered_map(read, cases, workers, ahead=2 * batch_size):
         try:
-            ready.append((case, future.result()))
+            batch.append((case, future.result()))
         except UserError as error:
             if on_error is None:
                 raise
             on_error(case, error)
-        if len(ready) == batch_size:
-            yield _loaded(ready, benchmark.normalisation, device)
-            ready = []
-    if ready:
-        yield _loaded(ready, benchmark.normalisation, device)
+        if len(batch) == batch_size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 def to_batch(arrays: Arrays, how: Normalisation, device: torch.device | str = "cpu") -> Batch:
-    """What a network takes. Bytes travel to the device, floats are made there."""
+    """Return normalised images and int64 masks on `device`; bytes are transferred and converted there."""
     images = normalise(arrays.images.to(device).float().div_(255), how)
     return Batch(images, None if arrays.masks is None else arrays.masks.to(device).long(), arrays.cases)
 
 
-def read_case(case: Case, benchmark: Benchmark) -> Picture:
-    """The image is brought to a square, each side scaled by itself, and its mask with it."""
-    image, labels = read_pair(case, benchmark)
-    size, square = image.shape[:2], (benchmark.size, benchmark.size)
-    if size != square:
-        image = np.asarray(Image.fromarray(image).resize(square, Image.Resampling.BILINEAR))
-        if labels is not None:
-            labels = np.asarray(Image.fromarray(labels).resize(square, Image.Resampling.NEAREST))
-    return Picture(np.ascontiguousarray(image.transpose(2, 0, 1)), labels, size)
-
-
-def read_pair(
+def read_case(
     case: Case, benchmark: Benchmark
-) -> tuple[UInt8[np.ndarray, "h w 3"], UInt8[np.ndarray, "h w"] | None]:
-    """Image and labels as large as their files."""
+) -> tuple[UInt8[np.ndarray, "3 s s"], UInt8[np.ndarray, "s s"] | None]:
+    """Return the image and the labels of a case at the network's input size."""
     image = read_image(case.image)
-    if case.mask is None:
-        return image, None
-    return image, labels_of(read_mask(case.mask), image, case, benchmark)
+    labels = None if case.mask is None else labels_of(read_mask(case.mask), image, case, benchmark)
+    square = (benchmark.size, benchmark.size)
+    if labels is not None and labels.shape != square:
+        labels = np.asarray(Image.fromarray(labels).resize(square, Image.Resampling.NEAREST))
+    return to_network_size(image, benchmark.size), labels
+
+
+def to_network_size(image: UInt8[np.ndarray, "h w 3"], size: int) -> UInt8[np.ndarray, "3 size size"]:
+    """Resize an image to a square with its channels first. The aspect ratio is not kept."""
+    if image.shape[:2] != (size, size):
+        image = np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR))
+    return np.ascontiguousarray(image.transpose(2, 0, 1))
 
 
 def labels_of(
@@ -132,12 +141,12 @@ def labels_of(
     case: Case,
     benchmark: Benchmark,
 ) -> UInt8[np.ndarray, "h w"]:
-    """The raw mask in the benchmark's labels; `image` is the one it must cover."""
+    """Return the label indices of a raw mask, which must have the size of `image`."""
     if mask.shape != image.shape[:2]:
         (h, w), (height, width, _) = mask.shape, image.shape
         raise UserError(
-            f"{case.mask} is {w} × {h} pixels but its image {case.image.name}, upright, {width} × {height}; "
-            "draw the mask on this very image, or scale one to the other"
+            f"{case.mask} is {w} × {h} pixels but its image {case.image.name}, turned upright, is "
+            f"{width} × {height}; draw the mask on this image, or resize one of them"
         )
     try:
         return benchmark.encode(mask)
@@ -145,20 +154,9 @@ def labels_of(
         raise UserError(f"{case.mask}: {error}") from None
 
 
-def have_masks(cases: Sequence[Case]) -> bool:
-    """Whether all do. Some alone are an error, since a batch has masks or has not."""
+def all_have_masks(cases: Sequence[Case]) -> bool:
+    """Return True if every case has a mask, False if none has; a mixture raises."""
     without = [case for case in cases if case.mask is None]
     if without and len(without) < len(cases):
-        raise UserError(f"{without[0].image} has no mask while others do; add it, or take the image out")
+        raise UserError(f"{without[0].image} has no mask while others do; add it, or remove the image")
     return not without
-
-
-def _loaded(ready: Sequence[tuple[Case, Picture]], how: Normalisation, device: torch.device | str) -> Loaded:
-    cases, pictures = zip(*ready, strict=True)
-    labels = [picture.labels for picture in pictures if picture.labels is not None]
-    arrays = Arrays(
-        torch.from_numpy(np.stack([picture.image for picture in pictures])),
-        torch.from_numpy(np.stack(labels)) if labels else None,
-        tuple(case.name for case in cases),
-    )
-    return Loaded(to_batch(arrays, how, device), cases, tuple(picture.size for picture in pictures))

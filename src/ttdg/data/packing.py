@@ -1,10 +1,14 @@
-"""A site decoded once into one file, which is then mapped into memory instead of read.
+"""Packs: all cases of a site decoded once and stored in one file, which is then memory-mapped.
 
-Measured with benchmarks/data.py on two shared CPU cores, images with masks a second: pictures of 256² are
-decoded at 570 to 800 and drawn from a pack at 5,600 to 5,800; pictures of 1024² at 34 to 55, from their pack
-at 1,100. A ResNet-50 U-Net on the same cores predicts 7. So decoding does not dominate on a CPU, and there a
-pack saves little; it is for a GPU that takes hundreds of images a second, and for pictures much larger than
-what the network sees.
+Measured with benchmarks/data.py on two shared CPU cores, in images with masks per second:
+
+| images | decoded | from a pack |
+|---|---|---|
+| 256² | 570 to 800 | 5,600 to 5,800 |
+| 1024² | 34 to 55 | 1,100 |
+
+A ResNet-50 U-Net predicts 7 images per second on the same cores, so a pack saves little on a CPU. It helps a
+GPU, which takes hundreds of images per second, and images much larger than the network's input.
 """
 
 import json
@@ -18,7 +22,7 @@ from ttdg.data.sites import Site
 from ttdg.errors import UserError
 from ttdg.files import atomic_file
 
-AGAIN = "pack it again with `ttdg data pack`"
+AGAIN = "pack the site again"
 
 
 def pack_site(
@@ -28,7 +32,7 @@ def pack_site(
     workers: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Path:
-    """Writes the site's `pack_path`, whole or not at all."""
+    """Write the pack of a site atomically and return its path, which is `pack_path(site, folder)`."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -46,13 +50,17 @@ def pack_site(
             save_file(tensors, temporary, metadata)
     except (OSError, SafetensorError) as error:
         raise UserError(
-            f"cannot write {path} ({error}); choose a folder with room that you may write to"
+            f"cannot write {path} ({error}); choose a writable folder with enough space"
         ) from None
     return path
 
 
 def open_pack(site: Site, benchmark: Benchmark, folder: Path | None = None) -> Arrays:
-    """The arrays of `pack_site`, read from disk where they are touched. A pack of other data is refused."""
+    """Return the memory-mapped arrays of a pack.
+
+    Raises:
+        UserError: The file is no pack, or was made from other files or for another benchmark.
+    """
     from safetensors import SafetensorError, safe_open
 
     path = pack_path(site, folder)
@@ -64,36 +72,36 @@ def open_pack(site: Site, benchmark: Benchmark, folder: Path | None = None) -> A
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise UserError(f"{path} cannot be read as a pack ({error}); {AGAIN}") from None
     if metadata.get("meaning") != _meaning(benchmark):
-        raise UserError(f"{path} was packed for another size or another reading of the masks; {AGAIN}")
+        raise UserError(f"{path} was packed for another image size or another mask encoding; {AGAIN}")
     if not _same_data(metadata, site):
-        raise UserError(f"{path} is stale: the files of site {site.name!r} have changed since; {AGAIN}")
+        raise UserError(f"{path} is stale: the files of site {site.name!r} have changed; {AGAIN}")
     return Arrays(tensors["images"], tensors.get("masks"), cases)
 
 
 def load_site(
     site: Site, benchmark: Benchmark, folder: Path | None = None, workers: int | None = None
 ) -> Arrays:
-    """From its pack, if there is one, else from its files."""
+    """Load a site from its pack if there is one, else from its files."""
     if pack_path(site, folder).exists():
         return open_pack(site, benchmark, folder)
     return load_arrays(site.cases, benchmark, workers)
 
 
 def pack_path(site: Site, folder: Path | None = None) -> Path:
-    """`folder/SITE.safetensors`; by default in the benchmark's own folder, beside the site's."""
+    """Return `folder/SITE.safetensors`; the default folder is the benchmark's, beside the site's folder."""
     if not site.cases:
-        raise UserError(f"site {site.name!r} has no cases; there is nothing to pack")
+        raise UserError(f"site {site.name!r} has no cases, so there is nothing to pack")
     return (folder or site.cases[0].image.parents[2]) / f"{site.name}.safetensors"
 
 
 def _same_data(metadata: dict[str, str], site: Site) -> bool:
-    """By lengths and times or, since files that were only copied have new times, by their bytes."""
+    """Compare sizes and modification times first; if they differ, compare the bytes, as files may be copies."""
     return metadata.get("quick") == fingerprint(site.cases, quick=True) or (
         metadata.get("content") == fingerprint(site.cases)
     )
 
 
 def _meaning(benchmark: Benchmark) -> str:
-    """What of the benchmark the packed bytes depend on."""
+    """Return the entries of the benchmark that determine the packed bytes."""
     fields = benchmark.to_dict()
     return json.dumps({name: fields[name] for name in ("labels", "mask", "size")}, sort_keys=True)

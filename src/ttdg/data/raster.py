@@ -1,11 +1,14 @@
-"""PNG, JPEG, BMP and TIFF through Pillow.
+"""Reading PNG, JPEG, BMP and TIFF files with Pillow.
 
-An image is read as a viewer shows it, turned upright. Alpha says how to draw a picture, not what the camera
-saw: it is dropped. 16 bits become 8 by stretching (deep.py).
+Images are read as a viewer shows them, turned upright. The alpha channel is dropped: it says how to draw the
+image, not what the camera recorded. Images of more than 8 bits are stretched to 8 (`bit_depth.py`).
 
-A mask is read as raw values: 1-bit (and 2- and 4-bit) grey becomes 0…255 as on a screen; a palette of greys
-gives its greys, a palette with colours its indices, which is how annotation tools store labels; a 16-bit mask
-must stay within 0…255.
+Masks are read as raw grey values:
+
+- Grey of 1, 2 or 4 bits is scaled to 0…255, as on a screen.
+- A palette of greys gives its greys.
+- A palette with colours gives the indices, because annotation tools store labels that way.
+- A 16-bit mask must stay within 0…255.
 """
 
 import struct
@@ -13,6 +16,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from jaxtyping import UInt8
@@ -22,25 +26,27 @@ from PIL.ImageFile import ImageFile
 from ttdg.data.bit_depth import GREY_MODES, has_high_bit_depth, read_high_bit_depth
 from ttdg.errors import UserError
 
-FORMATS = ("PNG", "JPEG", "BMP", "TIFF")  # by content, whatever the suffix says
-LOSSY = ("JPEG", "MPO")  # MPO is a camera's JPEG with a second view behind the first
+FORMATS = ("PNG", "JPEG", "BMP", "TIFF")  # detected by content, not by suffix
+LOSSY = ("JPEG", "MPO")  # MPO is a JPEG of some cameras, followed by a second view
 
-# Pillow checks a file as it goes, so damage can surface as almost anything.
+# Pillow validates a file while decoding it, so a damaged file can raise almost any exception.
 DAMAGE = (
     OSError, SyntaxError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, EOFError,
     MemoryError, RuntimeError, struct.error, zlib.error,
 )  # fmt: skip
 
 
-def read_raster_image(path: Path) -> UInt8[np.ndarray, "h w 3"]:
-    with _opened(path) as picture:
+def read_raster_image(file: BinaryIO, path: Path) -> UInt8[np.ndarray, "h w 3"]:
+    """Return the image in 8-bit RGB, turned upright."""
+    with _decoding(file, path) as picture:
         deep = has_high_bit_depth(picture)
-        ImageOps.exif_transpose(picture, in_place=True)  # loads it, too
-        return read_high_bit_depth(picture, path) if deep else np.asarray(picture.convert("RGB"))
+        ImageOps.exif_transpose(picture, in_place=True)  # also decodes the pixels
+        return read_high_bit_depth(picture, file, path) if deep else np.asarray(picture.convert("RGB"))
 
 
-def read_raster_mask(path: Path) -> UInt8[np.ndarray, "h w"]:
-    with _opened(path) as picture:
+def read_raster_mask(file: BinaryIO, path: Path) -> UInt8[np.ndarray, "h w"]:
+    """Return the raw grey values of a mask, turned upright like its image."""
+    with _decoding(file, path) as picture:
         deep = has_high_bit_depth(picture)
         ImageOps.exif_transpose(picture, in_place=True)
         if deep:
@@ -54,27 +60,27 @@ def read_raster_mask(path: Path) -> UInt8[np.ndarray, "h w"]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[ImageFile]:
-    """A picture whose header is sound, not yet decoded; whatever goes wrong inside is said in words."""
+def _decoding(file: BinaryIO, path: Path) -> Iterator[ImageFile]:
+    """Yield a picture with a valid header, not yet decoded; errors inside the block become `UserError`."""
     try:
-        # By name, Pillow would map the pixels of a plain TIFF and mistake the sides of one to be turned.
-        with path.open("rb") as file, Image.open(file, formats=FORMATS) as picture:
-            _refuse_by_header(picture, path)
+        # Pillow must not get the path: it would memory-map an uncompressed TIFF and swap its sides when rotating.
+        with Image.open(file, formats=FORMATS) as picture:
+            _check_header(picture, path)
             yield picture
     except UserError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise UserError(_too_large(path)) from None
     except DAMAGE as error:
-        raise UserError(_unreadable(path, error)) from None
+        raise UserError(_damaged(path, error)) from None
 
 
-def _refuse_by_header(picture: ImageFile, path: Path) -> None:
-    """Before memory is taken for the pixels."""
+def _check_header(picture: ImageFile, path: Path) -> None:
+    """Refuse pictures that are too large or have several pages, before memory is allocated for the pixels."""
     if picture.width * picture.height > (Image.MAX_IMAGE_PIXELS or float("inf")):
         raise UserError(_too_large(path))
     if picture.format != "MPO" and (pages := getattr(picture, "n_frames", 1)) > 1:
-        raise UserError(f"{path} holds {pages} pages, not one picture; save each page as a file of its own")
+        raise UserError(f"{path} holds {pages} pages instead of one; save each page as a separate file")
 
 
 def _byte_values(picture: ImageFile, path: Path) -> UInt8[np.ndarray, "h w"]:
@@ -85,7 +91,7 @@ def _byte_values(picture: ImageFile, path: Path) -> UInt8[np.ndarray, "h w"]:
 
 
 def _grey_of_colour(picture: ImageFile, path: Path) -> UInt8[np.ndarray, "h w"]:
-    """Colour is accepted where it is grey: equal channels, or nearly equal ones after JPEG."""
+    """Accept colour only with equal channels, or nearly equal ones after JPEG compression."""
     colour = picture.convert("RGB")
     if np.ptp(np.asarray(colour), axis=-1).max() > (8 if picture.format in LOSSY else 0):
         raise UserError(f"{path} is a coloured mask; save it as grey, or give it a palette of labels")
@@ -95,16 +101,14 @@ def _grey_of_colour(picture: ImageFile, path: Path) -> UInt8[np.ndarray, "h w"]:
 def _too_large(path: Path) -> str:
     limit = (Image.MAX_IMAGE_PIXELS or 0) / 1e6
     return (
-        f"{path} claims more than {limit:.0f} megapixels, as a decompression bomb does; "
-        "scale it down or take it out (PIL.Image.MAX_IMAGE_PIXELS sets the limit)"
+        f"{path} claims more than {limit:.0f} megapixels and may be a decompression bomb; "
+        "scale the image down or remove it (PIL.Image.MAX_IMAGE_PIXELS sets the limit)"
     )
 
 
-def _unreadable(path: Path, error: BaseException) -> str:
-    if isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError)):
-        return f"cannot open {path} ({error.strerror}); check the name and your rights"
+def _damaged(path: Path, error: BaseException) -> str:
     if path.stat().st_size == 0:
         return f"{path} is empty (0 bytes); copy or export it again"
     if isinstance(error, UnidentifiedImageError):
-        return f"{path} is no PNG, JPEG, BMP or TIFF that can be read; convert it, or take it out"
+        return f"{path} is no PNG, JPEG, BMP or TIFF that can be read; convert it, or remove it"
     return f"{path} is truncated or damaged ({error}); copy or export it again"

@@ -1,8 +1,15 @@
-"""Files to arrays. The table is keyed by suffix, so that a further format is one further line."""
+"""Reading image and mask files into arrays.
 
-from collections.abc import Callable
+`READERS` maps a file suffix to the functions that decode it. To support another format, add a line there.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from jaxtyping import UInt8
@@ -13,8 +20,13 @@ from ttdg.errors import UserError
 
 @dataclass(frozen=True)
 class Reader:
-    image: Callable[[Path], UInt8[np.ndarray, "h w 3"]]
-    mask: Callable[[Path], UInt8[np.ndarray, "h w"]]
+    """The functions that decode one file format.
+
+    Both take a file, opened in binary mode and positioned at its start, and its path for error messages.
+    """
+
+    image: Callable[[BinaryIO, Path], UInt8[np.ndarray, "h w 3"]]
+    mask: Callable[[BinaryIO, Path], UInt8[np.ndarray, "h w"]]
 
 
 RASTER = Reader(raster.read_raster_image, raster.read_raster_mask)
@@ -30,20 +42,38 @@ READERS: dict[str, Reader] = {
 
 
 def readable(path: Path) -> bool:
+    """Return True if `READERS` has the suffix of this file."""
     return path.suffix.lower() in READERS
 
 
 def read_image(path: Path) -> UInt8[np.ndarray, "h w 3"]:
-    """The picture as a viewer shows it, upright, in 8-bit RGB. The array may be read-only."""
-    return _reader(path).image(path)
+    """Return the image in 8-bit RGB, turned upright as a viewer shows it. The array may be read-only."""
+    with _opened(path) as (reader, file):
+        return reader.image(file, path)
+
+
+def read_image_and_digest(path: Path) -> tuple[UInt8[np.ndarray, "h w 3"], str]:
+    """Return `read_image(path)` and the SHA-256 digest of the file in hexadecimal; open the file once."""
+    with _opened(path) as (reader, file):
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        file.seek(0)
+        return reader.image(file, path), digest
 
 
 def read_mask(path: Path) -> UInt8[np.ndarray, "h w"]:
-    """The raw grey values of a mask; a benchmark's `encode` gives them their meaning."""
-    return _reader(path).mask(path)
+    """Return the raw grey values of a mask. `Benchmark.encode` converts them to labels."""
+    with _opened(path) as (reader, file):
+        return reader.mask(file, path)
 
 
-def _reader(path: Path) -> Reader:
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Reader, BufferedReader]]:
     if not readable(path):
         raise UserError(f"{path} is of no known type; convert it to one of {', '.join(READERS)}")
-    return READERS[path.suffix.lower()]
+    try:
+        with path.open("rb") as file:
+            yield READERS[path.suffix.lower()], file
+    except OSError as error:
+        raise UserError(
+            f"cannot open {path} ({error.strerror}); check its name and your permissions"
+        ) from None

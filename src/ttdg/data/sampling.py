@@ -1,4 +1,4 @@
-"""Which cases make up a training batch."""
+"""Sampling of the cases of a training batch."""
 
 from collections.abc import Sequence
 
@@ -10,11 +10,11 @@ from torch import Generator, Tensor
 def balanced_indices(
     sizes: Sequence[int], batch_size: int, generator: Generator, power: float = 0.5
 ) -> tuple[Int[Tensor, "b"], Int[Tensor, "b"]]:
-    """(site, index within the site) of `batch_size` cases drawn with replacement.
+    """Draw `batch_size` cases with replacement; return the site and the index within the site of each.
 
-    Sites of n cases are drawn in proportion to nᵖᵒʷᵉʳ: 0 treats all sites alike, 1 all cases alike. Between
-    the two, a large site does not drown a small one, nor is the small one learnt by heart. Empty sites are
-    not drawn.
+    `sizes` are the numbers of cases. A site of n cases is drawn with probability proportional to nᵖᵒʷᵉʳ: power 0 draws
+    all sites equally often, power 1 all cases equally often. A power in between keeps large sites from dominating and
+    small sites from being overfitted. Empty sites are never drawn.
     """
     n = torch.tensor(sizes, dtype=torch.float64)
     weights = torch.where(n > 0, n**power, 0.0)

@@ -1,4 +1,4 @@
-"""A benchmark as it is written in yaml, labels by name; checked here, so that the rest can trust it."""
+"""The schema of a benchmark's yaml file, in which labels are given by name, and its validation."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -19,8 +19,8 @@ from ttdg.errors import UserError, suggestion
 
 Normalisation = Literal["minmax", "imagenet"]
 
-KINDS = ("by threshold", "by value")  # how a mask encodes labels
-MAX_LABELS = 255  # a label is a byte, and one byte is left over for "no label"
+KINDS = ("by threshold", "by value")  # the two ways to encode labels in a mask
+MAX_LABELS = 255  # a label index is a byte, and one value is reserved for "no label"
 
 
 class _Strict(BaseModel):
@@ -28,6 +28,8 @@ class _Strict(BaseModel):
 
 
 class ThresholdSpec(_Strict):
+    """The entry `mask` of a benchmark whose masks are read by a threshold."""
+
     threshold: Annotated[StrictInt, Field(ge=0, le=254)]
     above: StrictStr
     below: StrictStr
@@ -37,12 +39,14 @@ ExactSpec = Annotated[dict[Annotated[int, Field(ge=0, le=255)], StrictStr], Fiel
 
 
 def _kind(mask: object) -> str:
-    """Grey values as keys (strings once they have been through JSON) are exact; words are a threshold."""
+    """Return `by value` if all keys are grey values (strings of digits after JSON), else `by threshold`."""
     keys = mask if isinstance(mask, dict) else ()
     return KINDS[0] if any(isinstance(key, str) and not key.isdigit() for key in keys) else KINDS[1]
 
 
 class BenchmarkSpec(_Strict):
+    """All entries of a benchmark's yaml file."""
+
     name: StrictStr
     labels: Annotated[list[StrictStr], Field(min_length=2, max_length=MAX_LABELS)]
     mask: Annotated[
@@ -55,7 +59,7 @@ class BenchmarkSpec(_Strict):
     @model_validator(mode="after")
     def _labels_agree(self) -> "BenchmarkSpec":
         if len(set(self.labels)) < len(self.labels):
-            raise ValueError("each label must be named once")
+            raise ValueError("each label must be named only once")
         mask = self.mask
         encoded = [mask.above, mask.below] if isinstance(mask, ThresholdSpec) else list(mask.values())
         uses = [("mask", label) for label in encoded]
@@ -69,7 +73,7 @@ class BenchmarkSpec(_Strict):
 
 
 def validated(fields: Mapping[str, Any], source: str) -> BenchmarkSpec:
-    """`source` names the file in the error that a bad field gets."""
+    """Validate the entries of a benchmark file; error messages name the file `source`."""
     try:
         return BenchmarkSpec.model_validate(dict(fields))
     except ValidationError as error:
@@ -77,7 +81,7 @@ def validated(fields: Mapping[str, Any], source: str) -> BenchmarkSpec:
 
 
 def _in_words(error: ValidationError) -> str:
-    """One clause a mistake; a key that is not known is said with the nearest that is."""
+    """Return one clause for each mistake; an unknown key comes with the most similar known key."""
     clauses = []
     for mistake in error.errors():
         where = [str(part) for part in mistake["loc"] if part not in (*KINDS, "[key]")]

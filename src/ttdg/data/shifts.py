@@ -1,12 +1,11 @@
-"""Simulated hospitals: source images as another scanner, another protocol or another population would show them.
+"""Simulated domain shifts: source images as another scanner, protocol, population or annotator would give them.
 
-What may be chosen at all is chosen on these, never on a target. A shift has an optical part (light, colours,
-sharpness, noise), a part in the anatomy (size of the structure, contrast of what lies inside it) and a part in the
-annotation (where the boundary is drawn). Each component is present in a share of the shifts only, so that small and
-single shifts occur as well as large ones. Pure functions of a generator on the CPU; pixels stay on their device.
+Settings are chosen on these shifts and never on a target. A shift has three parts: photometric (light, colours,
+sharpness, noise), anatomical (size of the structure, contrast of its interior) and annotation (position of the drawn
+boundary). A component is absent from about half of the shifts, so that small and single shifts occur too. Parameters
+come from a CPU generator; the pixels stay on their device.
 """
 
-import math
 from dataclasses import dataclass, fields
 
 import torch
@@ -14,69 +13,74 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from ttdg.data.transforms import GREY, blur
+from ttdg.data.augmentation import Rows
+from ttdg.data.transforms import GREY, blur, seeded_noise
+from ttdg.data.warps import move
 
-SHARE = 0.5  # of the shifts that contain a given component
+SHARE = 0.5  # probability that a shift contains a given component
 
 
 @dataclass(frozen=True)
-class Shift:
-    """One row for each image; neutral values leave the image as it is."""
+class Shift(Rows):
+    """Parameters of a batch of shifts, one row per image; neutral values leave the image unchanged."""
 
     zoom: Float[Tensor, "b"]
-    angle: Float[Tensor, "b"]
-    growth: Float[Tensor, "b"]  # of the structure alone, log scale
-    inner: Float[Tensor, "b"]  # contrast of the innermost label against what surrounds it
-    border: Float[Tensor, "b"]  # growth of a structure in the annotation alone, log scale
-    inner_border: Float[Tensor, "b"]  # the same of a structure inside another
+    angle: Float[Tensor, "b"]  # radians
+    growth: Float[Tensor, "b"]  # log scale factor of the structure in image and annotation
+    inner: Float[Tensor, "b"]  # contrast factor of the innermost label against its surroundings
+    border: Float[Tensor, "b"]  # log scale factor of the structure in the annotation only
+    inner_border: Float[Tensor, "b"]  # the same for a structure inside another
     transfer: Float[Tensor, "b"]  # weight of another image's colour statistics
     mixing: Float[Tensor, "b 3 3"]  # colour matrix
-    gains: Float[Tensor, "b 3"]
+    gains: Float[Tensor, "b 3"]  # factor of each channel
     saturation: Float[Tensor, "b"]
     contrast: Float[Tensor, "b"]
     gamma: Float[Tensor, "b"]
-    field: Float[Tensor, "b 5"]  # illumination: quadratic in y, x
-    blur: Float[Tensor, "b"]
-    shrink: Float[Tensor, "b"]  # resolution kept
-    sharpen: Float[Tensor, "b"]
-    noise: Float[Tensor, "b"]
-    seed: Int[Tensor, "b"]
+    field: Float[Tensor, "b 5"]  # coefficients of the illumination, quadratic in y and x
+    blur: Float[Tensor, "b"]  # standard deviation in pixels
+    shrink: Float[Tensor, "b"]  # fraction of the resolution that is kept
+    sharpen: Float[Tensor, "b"]  # weight of unsharp masking
+    noise: Float[Tensor, "b"]  # standard deviation
+    seed: Int[Tensor, "b"]  # seed of the noise
 
 
 def draw_shift(
     n: int, generator: Generator, strength: float = 1.0, *, group: int = 1, anatomy: bool = True
 ) -> Shift:
-    """Shifts for `n` images; each `group` of neighbours shares one, as a batch from one hospital does."""
-    k = -(-n // group)
+    """Draw shifts for `n` images; each `group` of consecutive images shares one shift, as a site's batch does.
 
-    def some(low: float, high: float, *columns: int, neutral: float = 0.0, share: float = SHARE) -> Tensor:
-        """Even between the ends, scaled by the strength, and neutral in the other shifts."""
+    `strength` scales all components. Without `anatomy` the anatomical and annotation components are neutral.
+    """
+    shifts = -(-n // group)
+
+    def uniform(low: float, high: float, *columns: int, neutral: float = 0.0, share: float = SHARE) -> Tensor:
+        """Uniform between the ends, scaled by the strength, in a `share` of the shifts; neutral in the others."""
         value = neutral + strength * (
-            low + (high - low) * torch.rand(k, *columns, generator=generator) - neutral
+            low + (high - low) * torch.rand(shifts, *columns, generator=generator) - neutral
         )
-        present = torch.rand(k, *([1] * len(columns)), generator=generator) < share
+        present = torch.rand(shifts, *([1] * len(columns)), generator=generator) < share
         return torch.where(present, value, neutral)
 
     shape = 1.0 if anatomy else 0.0
     drawn = Shift(
-        zoom=some(-0.35, 0.35).exp(),
-        angle=some(-0.5, 0.5),
-        growth=some(-0.45, 0.45) * shape,
-        inner=some(0.4, 1.5, neutral=1.0) * shape + (1 - shape),
-        border=some(-0.15, 0.15) * shape,
-        inner_border=some(-0.3, 0.3, share=1.0) * shape,  # no two hospitals draw it alike
-        transfer=some(0.3, 1.0),
-        mixing=torch.eye(3) + some(-0.15, 0.15, 3, 3),
-        gains=some(0.75, 1.25, 3, neutral=1.0),
-        saturation=some(0.3, 1.7, neutral=1.0),
-        contrast=some(0.5, 1.5, neutral=1.0),
-        gamma=some(-0.6, 0.6).exp(),
-        field=some(-0.5, 0.5, 5),
-        blur=some(0.0, 2.0).clamp(0, 2.0),
-        shrink=some(0.3, 1.0, neutral=1.0).clamp(0.2, 1.0),
-        sharpen=some(0.0, 1.5),
-        noise=some(0.0, 0.08),
-        seed=torch.randint(2**62, (k,), generator=generator),
+        zoom=uniform(-0.35, 0.35).exp(),
+        angle=uniform(-0.5, 0.5),
+        growth=uniform(-0.45, 0.45) * shape,
+        inner=uniform(0.4, 1.5, neutral=1.0) * shape + (1 - shape),
+        border=uniform(-0.15, 0.15) * shape,
+        inner_border=uniform(-0.3, 0.3, share=1.0) * shape,  # annotators always differ here
+        transfer=uniform(0.3, 1.0),
+        mixing=torch.eye(3) + uniform(-0.15, 0.15, 3, 3),
+        gains=uniform(0.75, 1.25, 3, neutral=1.0),
+        saturation=uniform(0.3, 1.7, neutral=1.0),
+        contrast=uniform(0.5, 1.5, neutral=1.0),
+        gamma=uniform(-0.6, 0.6).exp(),
+        field=uniform(-0.5, 0.5, 5),
+        blur=uniform(0.0, 2.0).clamp(0, 2.0),
+        shrink=uniform(0.3, 1.0, neutral=1.0).clamp(0.2, 1.0),
+        sharpen=uniform(0.0, 1.5),
+        noise=uniform(0.0, 0.08),
+        seed=torch.randint(2**62, (shifts,), generator=generator),
     )
     rows = torch.arange(n) // group
     return Shift(*(getattr(drawn, f.name)[rows] for f in fields(drawn)))
@@ -91,7 +95,7 @@ def simulate(
     group: int = 1,
     anatomy: bool = True,
 ) -> tuple[Float[Tensor, "b 3 h w"], Int[Tensor, "b h w"]]:
-    """Images in [0, 1] and their labels at a simulated hospital."""
+    """Return images in [0, 1] and their labels under random shifts; `draw_shift` explains the arguments."""
     shift = draw_shift(len(images), generator, strength, group=group, anatomy=anatomy)
     other = torch.randperm(len(images), generator=generator).to(images.device)
     return apply_shift(images, labels, shift, images[other])
@@ -103,25 +107,55 @@ def apply_shift(
     shift: Shift,
     style: Float[Tensor, "b 3 h w"],
 ) -> tuple[Float[Tensor, "b 3 h w"], Int[Tensor, "b h w"]]:
-    """`style` holds the images whose colour statistics are borrowed."""
+    """Apply shifts to images in [0, 1] and labels; the colour statistics transferred are those of `style`."""
     s = Shift(*(getattr(shift, f.name).to(images.device) for f in fields(shift)))
-    images = _restyled(_inner_contrast(images, labels, s.inner), s, style)
-    images, labels = _moved(images, labels, s)
-    return _optics(images, s), labels
+    images = _recoloured(_inner_contrast(images, labels, s.inner), s, style)
+    images, labels = move(images, labels, s.zoom, s.angle, s.growth, s.border, s.inner_border)
+    return _optics(images, s, _batch_noise(images, s.seed)), labels
 
 
-def _each(values: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class PhotometricParameters(Rows):
+    """Random parameters of `apply_photometric`."""
+
+    changed: Bool[Tensor, "b"]  # False leaves the image unchanged
+    partner: Int[Tensor, "b"]  # row, in the batch, of the image whose colour statistics are transferred
+    shift: Shift  # only its photometric components are used
+
+
+def draw_photometric(n: int, probability: float, generator: Generator) -> PhotometricParameters:
+    """Draw photometric shifts for a batch of `n` images, each changed with `probability`."""
+    changed = torch.rand(n, generator=generator) < probability
+    partner = torch.randperm(n, generator=generator)
+    return PhotometricParameters(changed, partner, draw_shift(n, generator, anatomy=False))
+
+
+def apply_photometric(
+    images: Float[Tensor, "b 3 h w"], style: Float[Tensor, "b 3 h w"], parameters: PhotometricParameters
+) -> Float[Tensor, "b 3 h w"]:
+    """Apply the light, colours, sharpness and noise of shifts to images in [0, 1], as an augmentation.
+
+    `style` are the partners' images. In contrast to `apply_shift`, an image's result depends only on itself and its
+    partner, and no value is read back from the device.
+    """
+    noise = seeded_noise(images, parameters.shift.seed)
+    s = Shift(*(getattr(parameters.shift, f.name).to(images.device) for f in fields(Shift)))
+    changed = _optics(_recoloured(images, s, style), s, noise)
+    return torch.where(_per_image(parameters.changed.to(images.device)), changed, images)
+
+
+def _per_image(values: Tensor) -> Tensor:
     return values[:, None, None, None]
 
 
 def _inner_contrast(images: Tensor, labels: Tensor, factor: Tensor) -> Tensor:
-    """The innermost structure fades into, or stands out from, its rim: what makes a cup hard to see."""
+    """Scale the contrast between the innermost structure and its rim; low contrast makes a cup hard to see."""
     deepest = labels.amax((1, 2), keepdim=True)
     inside = (labels == deepest) & (deepest > 0)
     around = F.max_pool2d(inside[:, None].float(), 25, 1, 12).bool()[:, 0] & ~inside
     target = _mean_where(images, around)
-    soft = _each_blurred(inside[:, None].to(images))
-    return (images + soft * (_each(factor) - 1) * (images - target)).clamp(0, 1)
+    soft = _smooth(inside[:, None].to(images))
+    return (images + soft * (_per_image(factor) - 1) * (images - target)).clamp(0, 1)
 
 
 def _mean_where(images: Tensor, where: Bool[Tensor, "b h w"]) -> Tensor:
@@ -129,67 +163,24 @@ def _mean_where(images: Tensor, where: Bool[Tensor, "b h w"]) -> Tensor:
     return (images * weight).sum((2, 3), keepdim=True) / weight.sum((2, 3), keepdim=True).clamp(min=1)
 
 
-def _each_blurred(maps: Tensor) -> Tensor:
+def _smooth(maps: Tensor) -> Tensor:
     return blur(maps, torch.full((len(maps),), 2.0, device=maps.device))
 
 
-def _restyled(images: Tensor, s: Shift, style: Tensor) -> Tensor:
-    """Another image's channel means and deviations, then colours as another sensor sees them."""
+def _recoloured(images: Tensor, s: Shift, style: Tensor) -> Tensor:
+    """Transfer the channel means and deviations of `style`, then change colours, saturation and contrast."""
     mean, std = images.mean((2, 3), keepdim=True), images.std((2, 3), keepdim=True) + 1e-4
-    borrowed = (images - mean) / std * style.std((2, 3), keepdim=True) + style.mean((2, 3), keepdim=True)
-    images = images + _each(s.transfer) * (borrowed - images)
+    restyled = (images - mean) / std * style.std((2, 3), keepdim=True) + style.mean((2, 3), keepdim=True)
+    images = images + _per_image(s.transfer) * (restyled - images)
     images = torch.einsum("bij,bjhw->bihw", s.mixing, images) * s.gains[:, :, None, None]
     grey = (images * images.new_tensor(GREY)[:, None, None]).sum(1, keepdim=True)
-    images = grey + _each(s.saturation) * (images - grey)
+    images = grey + _per_image(s.saturation) * (images - grey)
     mean = images.mean((1, 2, 3), keepdim=True)
-    return (mean + _each(s.contrast) * (images - mean)).clamp(0, 1)
+    return (mean + _per_image(s.contrast) * (images - mean)).clamp(0, 1)
 
 
-def _moved(images: Tensor, labels: Tensor, s: Shift) -> tuple[Tensor, Tensor]:
-    """Zoom and rotation of the whole picture, and growth of the structure about its own centre."""
-    b, _, h, w = images.shape
-    cos, sin = s.angle.cos() / s.zoom, s.angle.sin() / s.zoom
-    zero = torch.zeros_like(cos)
-    affine = torch.stack([torch.stack([cos, -sin, zero], -1), torch.stack([sin, cos, zero], -1)], 1)
-    grid = F.affine_grid(affine, [b, 1, h, w], align_corners=False)
-    # An outline is seen; one inside another is a matter of judgement.
-    border = torch.where(labels.amax((1, 2)) > 1, s.inner_border, s.border)
-    seen, read = _grown(grid, labels, s.growth), _grown(grid, labels, s.growth + border)
-    images = F.grid_sample(images, seen, padding_mode="reflection", align_corners=False)
-    return images, _annotated(_sampled(labels, seen), _sampled(labels, read))
-
-
-def _sampled(labels: Tensor, grid: Tensor) -> Tensor:
-    moved = F.grid_sample(
-        labels[:, None].to(grid), grid, mode="nearest", padding_mode="reflection", align_corners=False
-    )
-    return moved[:, 0].to(labels.dtype)
-
-
-def _annotated(seen: Tensor, read: Tensor) -> Tensor:
-    """Another reader draws the innermost boundary further out or in; it stays inside what surrounds it."""
-    deepest = seen.amax((1, 2), keepdim=True).clamp(min=1)
-    inner = (read >= deepest) & ((seen > 0) | (deepest == 1))
-    return torch.where(inner, deepest, torch.minimum(seen, deepest - 1))
-
-
-def _grown(grid: Tensor, labels: Tensor, growth: Tensor) -> Tensor:
-    """A smooth radial warp: e^growth at the structure's centre, nothing far outside it."""
-    h, w = labels.shape[1:]
-    weight = (labels > 0).to(grid)
-    total = weight.sum((1, 2)).clamp(min=1)
-    y = ((torch.arange(h, device=grid.device) + 0.5) / h * 2 - 1)[None, :, None]
-    x = ((torch.arange(w, device=grid.device) + 0.5) / w * 2 - 1)[None, None, :]
-    centre = torch.stack([(weight * x).sum((1, 2)), (weight * y).sum((1, 2))], -1) / total[:, None]
-    radius = (4 * total / (h * w) / math.pi).sqrt().clamp(min=0.1)  # of a disc of that area, in grid units
-    away = grid - centre[:, None, None]
-    reach = torch.exp(-away.square().sum(-1) / (2 * (1.5 * radius)[:, None, None].square()))
-    present = (weight.sum((1, 2)) > 0).to(grid)
-    factor = torch.exp(-growth * present)[:, None, None] - 1
-    return grid + (factor * reach)[..., None] * away
-
-
-def _optics(images: Tensor, s: Shift) -> Tensor:
+def _optics(images: Tensor, s: Shift, noise: Tensor) -> Tensor:
+    """Apply illumination, gamma, blur, lower resolution, sharpening and noise, in this order."""
     h, w = images.shape[2:]
     y = torch.linspace(-1, 1, h, device=images.device)[None, :, None]
     x = torch.linspace(-1, 1, w, device=images.device)[None, None, :]
@@ -197,14 +188,14 @@ def _optics(images: Tensor, s: Shift) -> Tensor:
     light = (
         1 + f[:, 0] * y + f[:, 1] * x + f[:, 2] * (y * y - 0.5) + f[:, 3] * (x * x - 0.5) + f[:, 4] * x * y
     )
-    images = (images * light[:, None].clamp(min=0.1)).clamp(0, 1) ** _each(s.gamma)
-    images = _coarser(blur(images, s.blur), s.shrink)
-    images = images + _each(s.sharpen) * (images - _each_blurred(images))
-    return (images + _each(s.noise) * _noise(images, s.seed)).clamp(0, 1)
+    images = (images * light[:, None].clamp(min=0.1)).clamp(0, 1) ** _per_image(s.gamma)
+    images = _coarsened(blur(images, s.blur), s.shrink)
+    images = images + _per_image(s.sharpen) * (images - _smooth(images))
+    return (images + _per_image(s.noise) * noise).clamp(0, 1)
 
 
-def _coarser(images: Tensor, kept: Tensor) -> Tensor:
-    """Seen on a coarser grid: sampled where the coarse pixel's centre lies, then smoothed as a screen would."""
+def _coarsened(images: Tensor, kept: Tensor) -> Tensor:
+    """Sample each image at the pixel centres of a grid with `kept` of its resolution, then smooth the result."""
     b, _, h, w = images.shape
     y, x = (torch.arange(n, device=images.device)[None] for n in (h, w))
     rows, columns = (
@@ -215,9 +206,10 @@ def _coarser(images: Tensor, kept: Tensor) -> Tensor:
         torch.arange(b, device=images.device)[:, None, None], :, rows[:, :, None], columns[:, None, :]
     ]
     coarse = blur(coarse.permute(0, 3, 1, 2), 0.5 / kept)
-    return torch.where(_each(kept < 1), coarse, images)
+    return torch.where(_per_image(kept < 1), coarse, images)
 
 
-def _noise(images: Tensor, seeds: Tensor) -> Tensor:
+def _batch_noise(images: Tensor, seeds: Tensor) -> Tensor:
+    """Standard normal noise for the whole batch, from the first image's seed."""
     generator = torch.Generator(images.device).manual_seed(int(seeds[0]))
     return torch.randn(images.shape, generator=generator, device=images.device)

@@ -1,4 +1,4 @@
-"""A site is a folder: `images/`, `masks/` matched by stem, and perhaps a `cases.csv`."""
+"""Sites on disk: a folder with `images/`, `masks/` of the same names, and optionally a `cases.csv`."""
 
 import hashlib
 from collections import defaultdict
@@ -10,29 +10,31 @@ from ttdg.data.case_table import CaseRow, Problem, normalised_name, read_cases
 from ttdg.data.readers import READERS, readable
 from ttdg.errors import UserError, suggestion
 
-JUNK = ("thumbs.db", "desktop.ini")  # left by file managers, beside names that start with a dot
+JUNK = ("thumbs.db", "desktop.ini")  # files of file managers; names that start with a dot are also ignored
 
 
 @dataclass(frozen=True)
 class Case:
-    """One picture and what is known of it. Without a table of cases, each is a patient of its own."""
+    """One image with its mask and metadata."""
 
-    name: str
+    name: str  # the file name without its suffix
     image: Path
     mask: Path | None
-    patient: str
-    split: str | None = None  # "train" or "test", where the site's table fixes it
+    patient: str  # the name of the case if the site's table names no patient
+    split: str | None = None  # "train" or "test" if the site's table fixes it
     spacing: tuple[float, float] | None = None  # (y, x) in millimetres
 
 
 @dataclass(frozen=True)
 class Site:
+    """The cases of one hospital, sorted by name."""
+
     name: str
     cases: tuple[Case, ...]
 
 
 def find_sites(root: Path, names: Collection[str] | None = None) -> dict[str, Site]:
-    """The sites under `root`, or those named, sorted. Raises on the first that is not in order."""
+    """Return the sites under `root`, all or those named, sorted by name. The first problem raises."""
     folders = site_folders(root)
     for name in names or ():
         if name not in folders:
@@ -42,15 +44,15 @@ def find_sites(root: Path, names: Collection[str] | None = None) -> dict[str, Si
         sites[name], problems = scan_site(folders[name])
         if problems:
             rest = len(problems) - 1
-            more = f" (and {rest} more: `ttdg data check` lists them)" if rest else ""
+            more = f" (and {rest} more in this site; check the benchmark folder to list them)" if rest else ""
             raise UserError(f"{problems[0]}{more}")
     return sites
 
 
 def open_folder(folder: Path) -> tuple[Case, ...]:
-    """The images of a plain folder, without masks, sorted by name; files of other types are passed over."""
+    """Return the images of a folder as cases without masks, sorted by name. Other files are ignored."""
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder; name one that holds images")
+        raise UserError(f"{folder} is no folder; name a folder that holds images")
     files = [path for path in _files(folder) if readable(path)]
     if not files:
         inside = folder / "images"
@@ -65,11 +67,11 @@ def open_folder(folder: Path) -> tuple[Case, ...]:
 def split(
     cases: Iterable[Case], fraction: float = 0.2, salt: str = ""
 ) -> tuple[tuple[Case, ...], tuple[Case, ...]]:
-    """(train, held out), by the hash of each patient.
+    """Split cases by patient into (train, held out).
 
-    A patient's side depends on nothing but its name and `salt`, so it is the same on every machine, in any
-    order and whatever is added; and the frames of one patient stay together. The price: `fraction` is met on
-    average only. A case whose table fixes its split stays there.
+    The hash of a patient's name and `salt` decides the side. The split is therefore the same on every machine
+    and in any order, stays the same when cases are added, and keeps all images of a patient together. The
+    held-out share equals `fraction` only on average. A split that the site's table fixes is kept.
     """
     train: list[Case] = []
     held_out: list[Case] = []
@@ -80,22 +82,24 @@ def split(
 
 
 def site_folders(root: Path) -> dict[str, Path]:
-    """Every folder that has `images` or `masks` in it; at least one."""
+    """Return the subfolders that contain `images` or `masks`, by name; raise if there are none."""
     if not root.is_dir():
-        raise UserError(f"{root} is no folder; name one that holds a folder for each site")
-    found = {
+        raise UserError(f"{root} is no folder; name a folder that holds a folder for each site")
+    folders = {
         folder.name: folder
         for folder in sorted(root.iterdir())
         if any((folder / part).is_dir() for part in ("images", "masks")) and not folder.name.startswith(".")
     }
-    if not found:
+    if not folders:
         hint = f"; did you mean {root.resolve().parent}?" if (root / "images").is_dir() else ""
-        raise UserError(f"{root} holds no site: put pictures in {root}/SITE/images and SITE/masks{hint}")
-    return found
+        raise UserError(
+            f"{root} holds no site; put images into {root}/SITE/images and masks into SITE/masks{hint}"
+        )
+    return folders
 
 
 def scan_site(folder: Path) -> tuple[Site, tuple[Problem, ...]]:
-    """A site as its file names tell it, with what is wrong among them. Opens no picture."""
+    """Return a site and the problems of its file names and its table. No image is opened."""
     images, image_problems = _pictures(folder / "images")
     masks, mask_problems = _pictures(folder / "masks")
     rows, row_problems = read_cases(folder / "cases.csv")
@@ -110,32 +114,33 @@ def scan_site(folder: Path) -> tuple[Site, tuple[Problem, ...]]:
 def _unpaired(
     folder: Path, images: Mapping[str, Path], masks: Mapping[str, Path], rows: Mapping[str, CaseRow]
 ) -> list[Problem]:
-    """A site without a folder of masks is no problem here: it may be one to be segmented."""
+    """Return images without masks and the like. A site may lack the folder `masks`, as a new site does."""
     problems = []
     if not images:
-        problems.append(Problem(folder / "images", "is empty; put images there, or take the site out"))
+        problems.append(Problem(folder / "images", "is empty; put images there, or remove the site"))
     if (folder / "masks").is_dir():
         for name in sorted(images.keys() - masks.keys()):
             problems.append(Problem(images[name], f"has no mask; put one at {folder / 'masks' / name}.png"))
     for name in sorted(masks.keys() - images.keys()):
         problems.append(Problem(masks[name], "is a mask without an image; give it the name of its image"))
     for name in sorted(rows.keys() - images.keys()):
-        problems.append(Problem(folder / "cases.csv", f"names {name!r}, which has no image; take it out"))
+        problems.append(Problem(folder / "cases.csv", f"names {name!r}, which has no image; remove the line"))
     return problems
 
 
 def _straddling(cases: Iterable[Case], folder: Path) -> list[Problem]:
-    """Patients whose cases a table puts on both sides, or only in part on one."""
+    """Return the patients whose cases do not all have the same split in the table."""
     sides: dict[str, set[str | None]] = defaultdict(set)
     for case in cases:
         sides[case.patient].add(case.split)
-    what = "does not give all cases of the patient {!r} the same split; do so"
-    return [Problem(folder / "cases.csv", what.format(name)) for name, seen in sides.items() if len(seen) > 1]
+    what = "does not give all cases of the patient {!r} the same split; correct the column 'split'"
+    mixed = [patient for patient, splits in sides.items() if len(splits) > 1]
+    return [Problem(folder / "cases.csv", what.format(patient)) for patient in mixed]
 
 
 def _pictures(folder: Path) -> tuple[Mapping[str, Path], list[Problem]]:
     files = _files(folder) if folder.is_dir() else []
-    what = f"is of no known type; convert it to one of {', '.join(READERS)}, or take it out"
+    what = f"is of no known type; convert it to one of {', '.join(READERS)}, or remove it"
     pictures, duplicates = _by_stem([path for path in files if readable(path)])
     return pictures, [*(Problem(path, what) for path in files if not readable(path)), *duplicates]
 
@@ -146,19 +151,21 @@ def _by_stem(files: Iterable[Path]) -> tuple[Mapping[str, Path], list[Problem]]:
     for path in files:
         name = normalised_name(path.stem)
         if name in pictures:
-            twin = pictures[name].name
-            problems.append(Problem(path, f"has the name of {twin} beside it; rename or remove one"))
+            other = pictures[name].name
+            problems.append(
+                Problem(path, f"has the name of {other} in the same folder; rename or remove one")
+            )
         else:
             pictures[name] = path
     return pictures, problems
 
 
 def _files(folder: Path) -> list[Path]:
-    found = (path for path in folder.iterdir() if path.is_file())
-    return sorted(path for path in found if not path.name.startswith(".") and path.name.lower() not in JUNK)
+    files = (path for path in folder.iterdir() if path.is_file())
+    return sorted(path for path in files if not path.name.startswith(".") and path.name.lower() not in JUNK)
 
 
 def _share(patient: str, salt: str) -> float:
-    """A number in [0, 1] that looks random and is a function of its arguments only."""
+    """Return a pseudo-random number in [0, 1] that depends only on the arguments."""
     digest = hashlib.blake2b(f"{salt}\0{patient}".encode(errors="surrogateescape"), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64

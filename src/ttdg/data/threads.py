@@ -1,10 +1,12 @@
-"""A map over threads that keeps order and looks only so far ahead. Threads do: decoding releases the GIL."""
+"""A parallel map that keeps order and bounds memory. It uses threads because decoding releases the GIL."""
 
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
+
+from ttdg.errors import UserError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -13,27 +15,34 @@ R = TypeVar("R")
 def ordered_map(
     function: Callable[[T], R], items: Iterable[T], workers: int | None = None, ahead: int | None = None
 ) -> Iterator[tuple[T, Future[R]]]:
-    """Each item with the future of `function(item)`, in the order of `items`.
+    """Yield each item with the future of `function(item)`, in the order of `items`.
 
-    At most `ahead` are under way or done but unclaimed, so memory does not grow with the number of items.
+    Args:
+        function: Called in worker threads.
+        items: Consumed only as far as needed.
+        workers: Number of threads; None is one per core.
+        ahead: Largest number of items that are in progress, or finished but not yet yielded. Memory
+            therefore does not grow with the number of items. Never less than `workers`.
     """
-    workers = workers or cpus()
+    if workers is not None and workers < 0:
+        raise UserError(f"the number of worker threads is {workers}; give at least 1")
+    workers = workers or default_workers()
     ahead = max(workers, ahead or 2 * workers)
-    waiting: deque[tuple[T, Future[R]]] = deque()
+    pending: deque[tuple[T, Future[R]]] = deque()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="ttdg-data")
     try:
         for item in items:
-            if len(waiting) >= ahead:
-                yield waiting.popleft()
-            waiting.append((item, pool.submit(function, item)))
-        while waiting:
-            yield waiting.popleft()
-    finally:  # where the reader stopped early, what it left is not begun
-        for _, future in waiting:
+            if len(pending) >= ahead:
+                yield pending.popleft()
+            pending.append((item, pool.submit(function, item)))
+        while pending:
+            yield pending.popleft()
+    finally:  # if the caller stops early, cancel what has not started
+        for _, future in pending:
             future.cancel()
         pool.shutdown()
 
 
-def cpus() -> int:
-    """Those this process may use, which in a container or a SLURM job are not all."""
+def default_workers() -> int:
+    """Return the number of cores this process may use. A container or a SLURM job can limit them."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

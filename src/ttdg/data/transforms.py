@@ -1,4 +1,4 @@
-"""Pixels in, pixels out: normalisation and augmentation, batched, on whatever device the images are."""
+"""Normalisation and augmentation of image batches, on the device of the images."""
 
 from typing import overload
 
@@ -7,22 +7,22 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional as F
 
-from ttdg.data.augmentation import AugmentParameters
+from ttdg.data.augmentation import AugmentParameters, FourierParameters
 from ttdg.data.schema import Normalisation
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-GREY = (0.299, 0.587, 0.114)  # how bright the eye finds red, green and blue
-BLUR_RADIUS = 6  # pixels; fixed, so that an image's blur does not depend on its neighbours in the batch
+GREY = (0.299, 0.587, 0.114)  # luminance weights of red, green and blue (ITU-R BT.601)
+BLUR_RADIUS = 6  # pixels; fixed, so that the result does not depend on the other images of the batch
 
 Masks = Int[Tensor, "b h w"] | UInt8[Tensor, "b h w"]
 
 
 def normalise(images: Float[Tensor, "b 3 h w"], how: Normalisation) -> Float[Tensor, "b 3 h w"]:
-    """Images in [0, 1] as a network wants them: by ImageNet's statistics, or each by its own extremes.
+    """Normalise images in [0, 1] by ImageNet's statistics, or each image by its own minimum and maximum.
 
-    `minmax` takes the channels together, so that colours stay. An image flatter than one grey level is not
-    blown up to the full range: a constant one becomes zeros.
+    `minmax` uses one minimum and maximum for all channels, which keeps the colours. A range below one grey level
+    counts as one grey level, so that a constant image becomes zeros.
     """
     if how == "imagenet":
         return images.sub(_per_channel(IMAGENET_MEAN, images)).div_(_per_channel(IMAGENET_STD, images))
@@ -42,7 +42,7 @@ def augment(
 def augment(
     images: Float[Tensor, "b 3 h w"], masks: Masks | None, parameters: AugmentParameters
 ) -> tuple[Float[Tensor, "b 3 h w"], Masks | None]:
-    """Images in [0, 1] and their masks, moved by the same map; colours change in the images only."""
+    """Augment images in [0, 1]; the geometric transform also applies to the masks."""
     grid = _grid(parameters, images)
     if grid is not None:
         images = F.grid_sample(images, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
@@ -51,7 +51,7 @@ def augment(
 
 
 def _grid(parameters: AugmentParameters, images: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b h w 2"] | None:
-    """None where nothing moves, which is then exact."""
+    """Return the sampling grid, or None for the identity, so that resampling changes no pixel."""
     if torch.equal(parameters.affine, torch.eye(2, 3).expand_as(parameters.affine)):
         return None
     b, _, h, w = images.shape
@@ -59,7 +59,7 @@ def _grid(parameters: AugmentParameters, images: Float[Tensor, "b 3 h w"]) -> Fl
 
 
 def _move_masks(masks: Masks, grid: Float[Tensor, "b h w 2"]) -> Masks:
-    """Nearest neighbour, so no label is invented; labels are small enough to be exact as floats."""
+    """Resample labels by nearest neighbour; labels are small integers, which floats represent exactly."""
     moved = F.grid_sample(
         masks[:, None].to(grid), grid, mode="nearest", padding_mode="reflection", align_corners=False
     )
@@ -67,30 +67,50 @@ def _move_masks(masks: Masks, grid: Float[Tensor, "b h w 2"]) -> Masks:
 
 
 def _recolour(images: Float[Tensor, "b 3 h w"], p: AugmentParameters) -> Float[Tensor, "b 3 h w"]:
-    """As a camera would: light, response, then optics and sensor. Parts that were not drawn are skipped."""
+    """Change light, colour and contrast, then gamma, then sharpness and noise; skip unused components."""
 
-    def each(values: Tensor) -> Tensor:
+    def per_image(values: Tensor) -> Tensor:
         return values.to(images)[:, None, None, None]
 
-    images = images * p.gains.to(images)[:, :, None, None] * each(p.brightness)
+    images = images * p.gains.to(images)[:, :, None, None] * per_image(p.brightness)
     if (p.saturation != 1).any():
         grey = (images * _per_channel(GREY, images)).sum(1, keepdim=True)
-        images = grey + each(p.saturation) * (images - grey)
+        images = grey + per_image(p.saturation) * (images - grey)
     if (p.contrast != 1).any():
         mean = images.mean((1, 2, 3), keepdim=True)
-        images = mean + each(p.contrast) * (images - mean)
+        images = mean + per_image(p.contrast) * (images - mean)
     images = images.clamp(0, 1)
     if (p.gamma != 1).any():
-        images = images ** each(p.gamma)
+        images = images ** per_image(p.gamma)
     if (p.blur > 0).any():
         images = blur(images, p.blur.to(images))
     if (p.noise > 0).any():
-        images = (images + each(p.noise) * _noise(images, p.seed)).clamp(0, 1)
+        images = (images + per_image(p.noise) * seeded_noise(images, p.seed)).clamp(0, 1)
     return images
 
 
+def exchange_amplitude(
+    images: Float[Tensor, "b 3 h w"], partners: Float[Tensor, "b 3 h w"], parameters: FourierParameters
+) -> Float[Tensor, "b 3 h w"]:
+    """Interpolate the low-frequency amplitudes of images in [0, 1] towards those of their partners.
+
+    The phase, which carries the shapes, is unchanged (FDA, Yang and Soatto 2020; FedDG, Liu et al. 2021). Images with
+    weight 0 are returned exactly.
+    """
+    h, w = images.shape[-2:]
+    weight, window = (x.to(images)[:, None, None, None] for x in (parameters.weight, parameters.window))
+    y = torch.fft.fftfreq(h, device=images.device).abs()[:, None]  # cycles per pixel, so index / side
+    x = torch.fft.rfftfreq(w, device=images.device)[None]
+    weight_map = weight * ((y <= window) & (x <= window))
+    spectrum = torch.fft.rfft2(images)
+    amplitude, target = spectrum.abs(), torch.fft.rfft2(partners).abs()
+    ratio = target / amplitude.clamp(min=1e-8)
+    changed = torch.fft.irfft2(spectrum * (1 + weight_map * (ratio - 1)), s=(h, w)).clamp(0, 1)
+    return torch.where(weight > 0, changed, images)
+
+
 def blur(images: Float[Tensor, "b c h w"], sigma: Float[Tensor, "b"]) -> Float[Tensor, "b c h w"]:
-    """A Gaussian of each image's own width; 0 leaves the image as it is."""
+    """Blur each image by a Gaussian with its own standard deviation, in pixels; 0 leaves an image unchanged."""
     b, c, h, w = images.shape
     offsets = torch.arange(-BLUR_RADIUS, BLUR_RADIUS + 1, device=images.device)
     kernels = torch.softmax(-((offsets / sigma.clamp(min=1e-3)[:, None]) ** 2) / 2, dim=-1).to(images)
@@ -100,8 +120,11 @@ def blur(images: Float[Tensor, "b c h w"], sigma: Float[Tensor, "b"]) -> Float[T
     return F.conv2d(rows, weight.mT, groups=b * c).reshape(b, c, h, w)
 
 
-def _noise(images: Float[Tensor, "b c h w"], seeds: Int[Tensor, "b"]) -> Float[Tensor, "b c h w"]:
-    """Each image from its own seed: the same in any batch, though not on another kind of device."""
+def seeded_noise(images: Float[Tensor, "b c h w"], seeds: Int[Tensor, "b"]) -> Float[Tensor, "b c h w"]:
+    """Standard normal noise, each image from its own CPU seed: independent of the rest of the batch.
+
+    Different kinds of device give different noise.
+    """
     generator = torch.Generator(images.device)
     noise = torch.empty_like(images)
     for image, seed in zip(noise, seeds.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""What an answer costs: passes through the network, and memory; and which code gave it."""
+"""The cost of answers: passes through the network, and peak memory."""
 
 import gc
 from collections.abc import Iterator
@@ -15,13 +15,15 @@ from ttdg.networks.cuda_graph import count_replays
 
 @dataclass
 class Passes:
+    """Numbers of forward and backward passes."""
+
     forwards: int = 0
     backwards: int = 0
 
 
 @contextmanager
 def counted_passes() -> Iterator[Passes]:
-    """Counts every encoding and every backward pass in this process, a teacher's or a copy's included."""
+    """Count every encoder call and every backward pass in this process, including those of teachers and copies."""
     passes = Passes()
     encode, backward, grad = Segmenter.encode, torch.autograd.backward, torch.autograd.grad
 
@@ -44,25 +46,25 @@ def counted_passes() -> Iterator[Passes]:
 
 
 def release(device: str) -> None:
-    """Give back what a job left on a GPU that other workers share."""
+    """Free cached GPU memory, because other workers share the GPU."""
     if device == "cuda":
         gc.collect()
         torch.cuda.empty_cache()
 
 
-def forget_peak(device: torch.device) -> None:
-    """Start measuring peak memory anew: the GPU's, or this process's."""
+def reset_peak(device: torch.device) -> None:
+    """Reset the peak-memory counter of the GPU, or of this process."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     elif (refs := Path("/proc/self/clear_refs")).exists():
         try:
             refs.write_text("5")
         except OSError:
-            return  # not allowed in some containers; the peak is then that of the process's life
+            return  # some containers forbid it; the peak then covers the whole life of the process
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Since `forget_peak`: allocated on the GPU, or resident in this process."""
+    """Return the peak since `reset_peak`: bytes allocated on the GPU, or resident in this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     status = Path("/proc/self/status")

@@ -1,77 +1,72 @@
-"""Run an adapter over a stream of labelled images and score every one of them."""
+"""Score an adapter over targets and report what the scores cost: time, passes, memory, code."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import torch
 
-from ttdg.adaptation import Adapter
-from ttdg.evaluation.old_records import Record, Records, joined
-from ttdg.evaluation.streams import Answer, Stream, TargetStream, answers
-from ttdg.metrics import region_masks, region_probabilities, score, surface_scores
-from ttdg.types import Batch, Regions
-
-TOGETHER = 32  # images scored at once
-COLUMNS = ("dice", "alignment", "structure", "hd95", "assd")
-HALF = 128  # the first of the 256 thresholds k/255 that is at least 0.5
+from ttdg.adaptation import Adapter, Counting
+from ttdg.checkpoints import versions
+from ttdg.evaluation.cost import counted_passes, peak_bytes, reset_peak
+from ttdg.evaluation.records import Row
+from ttdg.evaluation.reproducibility import code_hash
+from ttdg.evaluation.scoring import Measure, score_streams
+from ttdg.evaluation.streams import Stream, TargetStream
+from ttdg.types import Regions
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What a result must say of itself."""
+class Evaluation:
+    """Rows of scores, and metadata: settings of the run, its cost, and the code that made it."""
 
-    site: str
-    method: str
-    stream: Stream
-    batch: int
-    seed: int = 0
+    about: Mapping[str, Any]
+    rows: Sequence[Row]
 
 
 def evaluate(
-    adapter: Adapter, batches: Iterable[Batch], regions: Regions, setting: Setting, surfaces: bool = False
-) -> Records:
-    """The adapter sees images only; labels meet its answer here, after it has been given.
+    adapter: Adapter,
+    targets: Sequence[TargetStream],
+    stream: Stream,
+    batch: int,
+    regions: Regions,
+    *,
+    memory: bool = True,
+    measure: Measure,
+) -> Evaluation:
+    """Run the adapter over the targets, score every image, and measure the cost."""
+    start = time.perf_counter()
+    device = next(adapter.network.parameters()).device
+    reset_peak(device)
+    with counted_passes() as passes:
+        rows, seconds = score_streams(adapter, targets, stream, regions, memory=memory, measure=measure)
+    sizes = [len(target.images) for target in targets]
+    about = {
+        "images": sum(sizes),
+        "batches": sum(-(-size // batch) for size in sizes),
+        "forwards": passes.forwards,
+        "backwards": passes.backwards,
+        "counts": dict(adapter.counts) if isinstance(adapter, Counting) else {},
+        "adapting_seconds": seconds,
+        "all_seconds": time.perf_counter() - start,
+        "peak_bytes": peak_bytes(device),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+        "versions": versions(),
+        "code": code_hash(),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "dice": mean_dice(rows),
+    }
+    return Evaluation(about, rows)
 
-    `surfaces` adds HD95 and ASSD, which cost more than all the rest of the scoring.
-    """
-    parts: list[Records] = []
-    waiting: list[Answer] = []
-    for _, answer in answers(adapter, [TargetStream(setting.site, lambda: batches)], setting.stream):
-        waiting.append(answer)
-        if sum(len(answer.cases) for answer in waiting) >= TOGETHER:
-            parts.append(record(waiting, regions, setting, surfaces))
-            waiting = []
-    if waiting:
-        parts.append(record(waiting, regions, setting, surfaces))
-    return joined(parts)
 
-
-def record(given: Sequence[Answer], regions: Regions, setting: Setting, surfaces: bool) -> Records:
-    """Score several batches' answers at once: on a GPU, scoring a small batch is all waiting for Python."""
-    logits, labels = torch.cat([a.logits for a in given]), torch.cat([a.labels for a in given])
-    scores, curves = scored(logits, labels, regions, surfaces)
-    cases = [(case, answer.seconds) for answer in given for case in answer.cases]
-    rows = []
-    for (case, seconds), by_region in zip(cases, scores, strict=True):
-        for region, values in zip(regions, by_region, strict=True):
-            named: dict[str, Any] = dict(zip(COLUMNS, values, strict=True))
-            rows.append(Record(case=case, region=region, seconds=seconds, **asdict(setting), **named))
-    return Records(tuple(rows), curves.reshape(-1, curves.shape[-1]))
-
-
-def scored(
-    logits: torch.Tensor, labels: torch.Tensor, regions: Regions, surfaces: bool
-) -> tuple[list[list[list[float]]], np.ndarray]:
-    """Per image and region the COLUMNS; and the E curves, (images, regions, thresholds)."""
-    scores = score(logits, labels, regions)
-    columns = [scores.dice, scores.alignment[..., HALF], scores.structure]
-    if surfaces:
-        prediction = region_probabilities(logits, regions) >= 0.5
-        distances = surface_scores(prediction, region_masks(labels, regions))
-        columns += [distances.hd95, distances.assd]
-    else:
-        columns += [torch.full_like(scores.dice, torch.nan)] * 2
-    values = torch.stack([column.double() for column in columns], -1)
-    return values.tolist(), scores.alignment.half().cpu().numpy()
+def mean_dice(rows: Sequence[Row]) -> dict[str, float]:
+    """Mean Dice of each target over images and regions, for tables that do not read the records."""
+    by_target: dict[str, list[float]] = {}
+    for target, _, _, _, metric, value in rows:
+        if metric == "dice":
+            by_target.setdefault(target, []).append(value)
+    return {target: float(np.mean(values)) for target, values in by_target.items()}

@@ -1,7 +1,7 @@
-"""Who trains and who is tested: the protocols of the paper, as values.
+"""The protocols of the paper: which sites train a source model and which sites it is tested on.
 
-A protocol turns the names of sites into transfers. A transfer is one source model and the targets it meets, in
-order; how the model is allowed to change between them is the stream's affair (`streams.py`).
+A protocol turns names of sites into transfers. A transfer is one source model and its targets, in order. The stream
+(`streams.py`) decides whether the model is reset between targets.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from ttdg.errors import UserError, suggestion
 
 @dataclass(frozen=True)
 class Target:
-    """What is scored as one set: a site, or several mixed."""
+    """Images scored as one set: a site, or several sites mixed."""
 
     name: str
     sites: tuple[str, ...]
@@ -20,6 +20,8 @@ class Target:
 
 @dataclass(frozen=True)
 class Transfer:
+    """One source model and the targets it is tested on."""
+
     sources: tuple[str, ...]
     targets: tuple[Target, ...]
 
@@ -67,7 +69,11 @@ PROTOCOLS: Mapping[str, Protocol] = {
 def transfers(
     protocol: str, sites: Sequence[str], sources: Sequence[str] = (), targets: Sequence[str] = ()
 ) -> list[Transfer]:
-    """The protocol over the sites that are there; a wrong name, or nothing to test, is an error in words."""
+    """Return the transfers of a protocol over the available sites.
+
+    Raises:
+        UserError: If a name is unknown, or if no target is left.
+    """
     if protocol not in PROTOCOLS:
         raise UserError(f"unknown protocol {protocol!r}{suggestion(protocol, PROTOCOLS)}")
     for name in (*sources, *targets):
@@ -79,7 +85,7 @@ def transfers(
     return found
 
 
-STREAMS: Mapping[str, str] = {  # what a table must say of its stream (`streams.py` says how each runs)
+STREAMS: Mapping[str, str] = {  # how tables describe each stream; `streams.py` implements them
     "online": "online, reset per target",
     "episodic": "episodic, reset per batch",
     "continual": "continual, never reset",

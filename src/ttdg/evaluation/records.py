@@ -1,14 +1,16 @@
-"""A job's records on disk: one compressed csv, a line about the job first, then a row per image × region × metric.
+"""Records on disk: one compressed csv per scoring, metadata in the first line, then one row per measured value.
 
-Written and read with the standard library, so that a machine that only runs jobs needs nothing else.
-Values are float32 in their shortest exact form; a value that does not exist is empty.
+A row is (target, site, case, region, metric, value). Values that belong to an image but to no region have an empty
+region; values of a whole target have an empty site and case. Values are float32 in their shortest exact form; a value
+that does not exist is empty. Files are written and read with the standard library, so that a machine that only runs
+jobs needs nothing else.
 """
 
 import csv
 import gzip
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +19,18 @@ import numpy as np
 from ttdg.errors import UserError
 from ttdg.files import atomic_file
 
-FORMAT = 1  # of records; a change makes every job key another
+FORMAT = 1  # of records; another format changes every job key
 COLUMNS = ("target", "site", "case", "region", "metric", "value")
 SUFFIX = ".csv.gz"
 PERCENT = ("dice", "alignment", "alignment_max", "structure", "instance_dice")  # shares, shown in percent
-Row = tuple[str, str, str, str, str, float]  # `case` is empty where the value belongs to the whole target
+Row = tuple[str, str, str, str, str, float]
+
+SETTING = ("method", "stream", "batch", "seed")
+METRICS = ("dice", "alignment", "structure", "hd95", "assd", "seconds")
 
 
 def write_rows(path: Path, about: Mapping[str, Any], rows: Iterable[Row]) -> None:
-    """Whole or not at all; equal rows give equal bytes."""
+    """Write a record file atomically. Equal rows give equal bytes."""
     text = io.StringIO()
     text.write(f"#{json.dumps({'format': FORMAT, **about}, sort_keys=True)}\n")
     writer = csv.writer(text, lineterminator="\n")
@@ -36,11 +41,12 @@ def write_rows(path: Path, about: Mapping[str, Any], rows: Iterable[Row]) -> Non
 
 
 def as_text(value: float) -> str:
+    """Return a float32 in its shortest exact form; NaN is empty."""
     return "" if np.isnan(value) else str(np.float32(value))
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """The line about the job; a file of another format or a damaged one is an error in words."""
+    """Read the metadata line. A damaged file or one of another format raises a UserError."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             line = file.readline()
@@ -49,7 +55,7 @@ def read_about(path: Path) -> dict[str, Any]:
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{path} is not a record of this benchmark ({error.__class__.__name__}); remove it and run the same "
-            "`ttdg bench` again: only what it held is made anew"
+            "benchmark again, which repeats this scoring only"
         ) from None
     if found != FORMAT:
         raise UserError(
@@ -60,6 +66,7 @@ def read_about(path: Path) -> dict[str, Any]:
 
 
 def read_rows(path: Path) -> list[Row]:
+    """Read all rows of a record file."""
     read_about(path)
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         file.readline()
@@ -67,3 +74,27 @@ def read_rows(path: Path) -> list[Row]:
         if tuple(next(reader)) != COLUMNS:
             raise UserError(f"{path} has other columns than {', '.join(COLUMNS)}; remove it and run again")
         return [(a, b, c, d, e, float(value or "nan")) for a, b, c, d, e, value in reader]
+
+
+def write_wide(path: Path, records: Iterable[tuple[Mapping[str, Any], Sequence[Row]]]) -> int:
+    """Write a csv for people: one line per image and region with all metrics; return the number of lines."""
+    lines = [line for about, rows in records for line in _wide(about, rows)]
+    with atomic_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("site", "case", "region", *SETTING, *METRICS))
+        writer.writerows(lines)
+    return len(lines)
+
+
+def _wide(about: Mapping[str, Any], rows: Sequence[Row]) -> Iterator[list[Any]]:
+    """Yield one line per image and region, in the order of the rows."""
+    images: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    for _, site, case, region, metric, value in rows:
+        if case:
+            images.setdefault((site, case), {}).setdefault(region, {})[metric] = value
+    for (site, case), regions in images.items():
+        common = regions.pop("", {})
+        for region, values in regions.items():
+            measured = {**common, **values}
+            numbers = [as_text(measured.get(metric, float("nan"))) for metric in METRICS]
+            yield [site, case, region, *(about[name] for name in SETTING), *numbers]

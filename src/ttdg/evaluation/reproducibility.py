@@ -1,4 +1,4 @@
-"""What makes a result repeatable: seeds, and a hash of the code that gave it."""
+"""Seeds, and a hash of the package's source code."""
 
 import hashlib
 import random
@@ -10,7 +10,7 @@ import torch
 
 
 def seed_all(seed: int) -> None:
-    """Everything a method might draw from."""
+    """Seed every random generator that a method may use."""
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
     torch.manual_seed(seed)
@@ -18,7 +18,7 @@ def seed_all(seed: int) -> None:
 
 @lru_cache(1)
 def code_hash() -> str:
-    """Of this package's source: records made by other code are told apart."""
+    """Return a hash of this package's source, which distinguishes records made by different code."""
     import ttdg
 
     root, digest = Path(ttdg.__file__).parent, hashlib.sha256()

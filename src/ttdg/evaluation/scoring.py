@@ -1,95 +1,136 @@
-"""From answers to rows. Labels meet answers here and nowhere earlier."""
+"""From answers to rows of records. Labels are compared with answers here and nowhere earlier.
 
-from collections.abc import Iterator, Sequence
+`evaluate`, `bench` and `tune` all score through `score_streams`, so the same model and images give the same numbers.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from ttdg.evaluation.evaluate import HALF, TOGETHER
+from ttdg.adaptation import Adapter
 from ttdg.evaluation.records import Row
-from ttdg.evaluation.streams import Answer
-from ttdg.metrics import region_masks, region_probabilities, score, surface_scores
+from ttdg.evaluation.streams import Answer, Stream, TargetStream, answers
+from ttdg.metrics import dice, region_masks, region_probabilities, score, surface_scores
 from ttdg.metrics.published_variants import instance_dice
 from ttdg.types import Regions
 
+TOGETHER = 32  # images scored in one call; a GPU idles while Python scores small batches
+HALF = 128  # index of the first threshold k/255 that is at least 0.5
 
-class Scorer:
-    """Scores one target's answers in its stream's order, several batches at once.
+Measure = Callable[[Tensor, Tensor, Regions], dict[str, Tensor]]
+"""(logits, labels, regions) → metric → values (images, regions); `curve` has a third axis of 256 thresholds."""
 
-    `places` names (site, case) of every image, in that order; cases of a mixture may share a name.
-    """
 
-    def __init__(
-        self,
-        target: str,
-        places: Sequence[tuple[str, str]],
-        regions: Regions,
-        surfaces: bool = False,
-        instances: bool = False,
-    ) -> None:
-        self.target, self.places, self.regions = target, iter(places), regions
-        self.surfaces, self.instances = surfaces, instances
-        self.waiting: list[Answer] = []
-        self.curve: Tensor | None = None  # Σ of the E_φ curves: the maximum is the target's, not an image's
-        self.images = 0
+def measure_all(surfaces: bool = False, instances: bool = False) -> Measure:
+    """Return the measure of a benchmark: Dice, E_φ and S_α, and on request surface distances and instance Dice."""
 
-    def add(self, answer: Answer) -> list[Row]:
-        """Rows of what has been scored by now; some answers wait for more."""
-        self.waiting.append(answer)
-        return list(self._score()) if sum(len(a.cases) for a in self.waiting) >= TOGETHER else []
-
-    def finish(self) -> list[Row]:
-        """The last rows, and those that belong to the target as a whole: E_φ^max."""
-        rows = list(self._score()) if self.waiting else []
-        if self.curve is not None:
-            best = (self.curve / self.images).amax(-1).tolist()
-            for region, value in zip(self.regions, best, strict=True):
-                rows.append((self.target, "", "", region, "alignment_max", value))
-        return rows
-
-    def _score(self) -> Iterator[Row]:
-        logits = torch.cat([answer.logits for answer in self.waiting])
-        labels = torch.cat([answer.labels for answer in self.waiting])
-        seconds = [answer.seconds for answer in self.waiting for _ in answer.cases]
-        names = [case for answer in self.waiting for case in answer.cases]
-        said = [{k: v[i] for k, v in a.said.items()} for a in self.waiting for i in range(len(a.cases))]
-        self.waiting = []
-        metrics = self._metrics(logits, labels)
-        for number, (name, each) in enumerate(zip(names, seconds, strict=True)):
-            site, case = next(self.places)
-            assert case == name, f"the stream gave {name}, the plan said {case}"
-            for metric, values in metrics.items():
-                for region, value in zip(self.regions, values[number], strict=True):
-                    yield self.target, site, case, region, metric, value
-            for beside, value in {"seconds": each, **said[number]}.items():
-                yield self.target, site, case, "", beside, value
-
-    def _metrics(self, logits: Tensor, labels: Tensor) -> dict[str, list[list[float]]]:
-        """metric → image → region."""
-        scores = score(logits, labels, self.regions)
-        curve = scores.alignment.double().sum(0)
-        self.curve = curve if self.curve is None else self.curve + curve
-        self.images += len(labels)
+    def measure(logits: Tensor, labels: Tensor, regions: Regions) -> dict[str, Tensor]:
+        scores = score(logits, labels, regions)
         values = {
             "dice": scores.dice,
             "alignment": scores.alignment[..., HALF],
             "structure": scores.structure,
         }
-        if self.surfaces or self.instances:
-            probabilities, truth = (
-                region_probabilities(logits, self.regions),
-                region_masks(labels, self.regions),
-            )
-            if self.surfaces:
+        if surfaces or instances:
+            probabilities, truth = region_probabilities(logits, regions), region_masks(labels, regions)
+            if surfaces:
                 distances = surface_scores(probabilities >= 0.5, truth)
                 values |= {"hd95": distances.hd95, "assd": distances.assd}
-            if self.instances:
+            if instances:
                 values |= _instances(probabilities, truth)
+        return values | {"curve": scores.alignment}
+
+    return measure
+
+
+def measure_dice(logits: Tensor, labels: Tensor, regions: Regions) -> dict[str, Tensor]:
+    """Measure Dice alone, which is all that tuning compares."""
+    return {"dice": dice(region_probabilities(logits.float(), regions), region_masks(labels, regions))}
+
+
+def score_streams(
+    adapter: Adapter,
+    targets: Sequence[TargetStream],
+    stream: Stream,
+    regions: Regions,
+    *,
+    memory: bool = True,
+    measure: Measure,
+) -> tuple[list[Row], float]:
+    """Run the adapter over the targets and score every image.
+
+    Returns:
+        The rows of all targets in the order of their streams, and the seconds that the answers took.
+    """
+    rows: list[Row] = []
+    seconds, scorer = 0.0, None
+    for target, answer in answers(adapter, targets, stream, memory):
+        if scorer is None or scorer.target is not target:
+            rows += scorer.finish() if scorer else []
+            scorer = Scorer(target, regions, measure)
+        seconds += answer.seconds * len(answer.cases)
+        rows += scorer.add(answer)
+    return rows + (scorer.finish() if scorer else []), seconds
+
+
+class Scorer:
+    """Scores the answers of one target in the order of its stream, several batches at once."""
+
+    def __init__(self, target: TargetStream, regions: Regions, measure: Measure) -> None:
+        self.target, self.regions, self.measure = target, regions, measure
+        self.images = iter(target.images)
+        self.waiting: list[Answer] = []
+        self.curve: Tensor | None = None  # float64 sum of the E_φ curves over images
+        self.scored = 0
+
+    def add(self, answer: Answer) -> list[Row]:
+        """Queue an answer; return the rows of all queued answers once there are enough of them."""
+        self.waiting.append(answer)
+        return list(self._score()) if sum(len(a.cases) for a in self.waiting) >= TOGETHER else []
+
+    def finish(self) -> list[Row]:
+        """Return the remaining rows, and E_φ^max of the target: the maximum of the mean curve."""
+        rows = list(self._score()) if self.waiting else []
+        if self.curve is not None:
+            best = (self.curve / self.scored).amax(-1).tolist()
+            for region, value in zip(self.regions, best, strict=True):
+                rows.append((self.target.name, "", "", region, "alignment_max", value))
+        return rows
+
+    def _score(self) -> Iterator[Row]:
+        queued, self.waiting = self.waiting, []
+        logits = torch.cat([answer.logits for answer in queued])
+        labels = torch.cat([answer.labels for answer in queued])
+        metrics = self._measured(logits, labels)
+        names = [case for answer in queued for case in answer.cases]
+        per_image = [_per_image(answer, i) for answer in queued for i in range(len(answer.cases))]
+        for number, (name, extra) in enumerate(zip(names, per_image, strict=True)):
+            site, case = next(self.images)
+            assert case == name, f"the stream gave {name}, the plan said {case}"
+            for metric, values in metrics.items():
+                for region, value in zip(self.regions, values[number], strict=True):
+                    yield self.target.name, site, case, region, metric, value
+            for metric, number_of_image in extra.items():
+                yield self.target.name, site, case, "", metric, number_of_image
+
+    def _measured(self, logits: Tensor, labels: Tensor) -> dict[str, list[list[float]]]:
+        """Return metric → image → region, and add the E_φ curves to their sum."""
+        values = self.measure(logits, labels, self.regions)
+        if (curves := values.pop("curve", None)) is not None:
+            total = curves.double().sum(0)
+            self.curve = total if self.curve is None else self.curve + total
+        self.scored += len(labels)
         return {name: value.double().tolist() for name, value in values.items()}
 
 
+def _per_image(answer: Answer, index: int) -> Mapping[str, float]:
+    """Values of one image that belong to no region."""
+    return {"seconds": answer.seconds, **{name: values[index] for name, values in answer.expected.items()}}
+
+
 def _instances(probabilities: Tensor, truth: Tensor) -> dict[str, Tensor]:
-    """`instance_dice` is a mean over an image's `instances`; over images it is weighted by them."""
+    """`instance_dice` is a mean over the `instances` of an image; means over images are weighted by them."""
     maps, masks = probabilities.flatten(0, 1).cpu().numpy(), truth.flatten(0, 1).cpu().numpy()
     pairs = torch.tensor([instance_dice(p, t) for p, t in zip(maps, masks, strict=True)], dtype=torch.float64)
     pairs = pairs.reshape(*truth.shape[:2], 2)

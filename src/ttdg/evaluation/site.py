@@ -1,19 +1,32 @@
-"""One method on one site, from files to records."""
+"""One method on one site, from image files to records."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
-from ttdg.adaptation import adapt
+from ttdg.adaptation import METHODS, adapt
 from ttdg.checkpoints import Model, ModelCard
 from ttdg.data import Benchmark, Case, Site, split, stream
 from ttdg.errors import UserError
-from ttdg.evaluation.evaluate import Setting, evaluate
-from ttdg.evaluation.old_records import Records
+from ttdg.evaluation.evaluate import Evaluation, evaluate
+from ttdg.evaluation.reproducibility import seed_all
+from ttdg.evaluation.scoring import measure_all
+from ttdg.evaluation.streams import Stream, TargetStream
 from ttdg.types import Batch
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What identifies an evaluation besides the model and the method's options."""
+
+    site: str
+    method: str
+    stream: Stream
+    batch: int
+    seed: int = 0
 
 
 def evaluate_site(
@@ -24,30 +37,52 @@ def evaluate_site(
     *,
     options: Mapping[str, Any] | None = None,
     held_out: bool = False,
-    shuffle: int = -1,
+    shuffle: bool = False,
     surfaces: bool = False,
     workers: int | None = None,
     progress: Callable[[int], None] = lambda done: None,
-) -> Records:
-    """`shuffle` ≥ 0 is the seed of the stream's order: video sites hold runs of near-twins, which make a batch's
-    statistics those of one picture."""
+) -> Evaluation:
+    """Adapt to a labelled site and score every image.
+
+    Args:
+        model: The source model.
+        site: The site with images and masks.
+        benchmark: How the masks of the data encode labels.
+        setting: Method, stream, batch size and seed.
+        options: Options of the method; its defaults are used for all others.
+        held_out: Score only the fifth of the site that no model was trained on.
+        shuffle: Shuffle the images by the seed. Video sites hold runs of near-identical frames, which make the
+            statistics of a batch those of one frame.
+        surfaces: Also measure HD95 and ASSD, which cost more than all other metrics.
+        workers: Threads that read images.
+        progress: Called with the number of images answered so far.
+    """
     cases = list(split(site.cases)[1] if held_out else site.cases)
     if not cases:
         raise UserError(
-            f"site {site.name!r} holds out none of its {len(site.cases)} images; score them all with --cases all"
+            f"site {site.name!r} holds out none of its {len(site.cases)} images; score all of them instead"
         )
     if any(case.mask is None for case in cases):
         raise UserError(
             f"site {site.name!r} has images without masks; scoring needs them, so put them into its folder masks"
         )
-    if shuffle >= 0:
-        random.Random(shuffle).shuffle(cases)
-    adapter = adapt(model, setting.method, **(options or {}))
+    if shuffle:
+        random.Random(setting.seed).shuffle(cases)
     device = next(model.network.parameters()).device
-    batches = device_batches(
-        device, cases, benchmark_for_model(model.card, benchmark), setting.batch, workers, progress
+    readable = benchmark_for_model(model.card, benchmark)
+    target = TargetStream(
+        site.name,
+        [(site.name, case.name) for case in cases],
+        lambda: device_batches(device, cases, readable, setting.batch, workers, progress),
     )
-    return evaluate(adapter, batches, model.card.benchmark.regions, setting, surfaces)
+    seed_all(setting.seed)
+    adapter = adapt(model, setting.method, **(options or {}))
+    result = evaluate(
+        adapter, [target], setting.stream, setting.batch, readable.regions,
+        memory=METHODS[setting.method].memory, measure=measure_all(surfaces),
+    )  # fmt: skip
+    about = {**asdict(setting), "model": model.card.sha256, "options": dict(options or {})}
+    return Evaluation({**about, **result.about}, result.rows)
 
 
 def device_batches(
@@ -58,7 +93,7 @@ def device_batches(
     workers: int | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Iterator[Batch]:
-    """The cases as batches on the device, read ahead by a few threads."""
+    """Yield the cases as batches on the device; threads read a few batches ahead."""
     done = 0
     for loaded in stream(cases, benchmark, size, workers=workers, device=device):
         yield loaded.batch
@@ -67,11 +102,11 @@ def device_batches(
 
 
 def benchmark_for_model(card: ModelCard, benchmark: Benchmark) -> Benchmark:
-    """The data's way of writing masks with the model's size, normalisation and regions; labels must agree."""
-    mine = card.benchmark
-    if mine.labels != benchmark.labels:
+    """Return the data's mask encoding with the model's image size, normalisation and regions; labels must agree."""
+    trained = card.benchmark
+    if trained.labels != benchmark.labels:
         raise UserError(
-            f"the model knows the labels {', '.join(mine.labels)}, the data {', '.join(benchmark.labels)}; "
+            f"the model knows the labels {', '.join(trained.labels)}, the data {', '.join(benchmark.labels)}; "
             "choose the benchmark the model was trained for"
         )
-    return replace(benchmark, size=mine.size, normalisation=mine.normalisation, regions=mine.regions)
+    return replace(benchmark, size=trained.size, normalisation=trained.normalisation, regions=trained.regions)

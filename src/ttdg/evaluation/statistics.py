@@ -1,8 +1,8 @@
-"""What may be concluded: confidence intervals, paired tests, harm. Pure functions of arrays.
+"""Confidence intervals, paired tests and the share of harmed images. Pure functions of arrays.
 
-A transfer (one source model meeting one target) is the unit that generalises to a new hospital, an image the one that
-generalises to a new patient there. Intervals and tests are therefore given for both; the one over transfers is the
-honest answer to "will it help at the next hospital?".
+Intervals over transfers (one source model on one target) generalise to a new hospital. Intervals over images generalise
+to new patients of the same hospitals. Tables give both; the interval over transfers answers the question "will the
+method help at the next hospital?".
 """
 
 import itertools
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-Values = Float[np.ndarray, "_n"]  # of any length: groups differ
-EXACT = 12  # transfers up to which all sign flips are tried
+Values = Float[np.ndarray, "_n"]  # groups may differ in length
+EXACT = 12  # up to this many transfers all sign flips are enumerated
 
 
 def bootstrap(
@@ -24,9 +24,10 @@ def bootstrap(
     level: float = 0.95,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """An interval for the mean over groups of the groups' means, each group (a transfer) counting alike.
+    """Return a bootstrap interval of the mean over groups of the group means; every group has the same weight.
 
-    Transfers are drawn with replacement and, within each, images; either can be held fixed.
+    A group holds the values of one transfer. Transfers are drawn with replacement, and images within each transfer;
+    either level can be held fixed.
     """
     rng = np.random.default_rng(seed)
     kept = [group for group in groups if len(group)]
@@ -44,7 +45,7 @@ def bootstrap(
 
 
 def _image_means(group: Values, draws: int, rng: np.random.Generator) -> Float[np.ndarray, "d"]:
-    """Means of resamples. Large groups in slices, so that the draws never take more than some megabytes."""
+    """Return the means of resamples, computed in slices that bound memory to a few megabytes."""
     n, step = len(group), max(1, 2_000_000 // len(group))
     parts = [
         group[rng.integers(0, n, (min(step, draws - start), n))].mean(1) for start in range(0, draws, step)
@@ -53,9 +54,10 @@ def _image_means(group: Values, draws: int, rng: np.random.Generator) -> Float[n
 
 
 def sign_flip_test(differences: Values, draws: int = 20_000, seed: int = 0) -> float:
-    """Two-sided p of "the mean is 0" when each difference might as well have the other sign.
+    """Return the two-sided p-value of a sign-flip test that the mean is 0.
 
-    Exact up to 12 differences. With n of them p cannot be below 2/2ⁿ: three transfers can prove nothing.
+    The test is exact up to 12 differences. With n differences p is at least 2/2ⁿ, so three transfers are never
+    significant.
     """
     n = len(differences)
     if n == 0:
@@ -65,13 +67,13 @@ def sign_flip_test(differences: Values, draws: int = 20_000, seed: int = 0) -> f
         signs = np.array(list(itertools.product((-1.0, 1.0), repeat=n)))
     else:
         signs = np.random.default_rng(seed).choice((-1.0, 1.0), (draws, n))
-        signs[0] = 1  # the observation is one of the possibilities
+        signs[0] = 1  # include the observed signs
     means = np.abs((signs * differences).mean(1))
     return float((means >= observed - 1e-12).mean())
 
 
 def wilcoxon(differences: Values) -> float:
-    """Two-sided p of the signed-rank test; 1 where nothing differs."""
+    """Return the two-sided p-value of Wilcoxon's signed-rank test; 1 if all differences are 0."""
     from scipy import stats
 
     if len(differences) == 0 or not differences.any():
@@ -80,7 +82,7 @@ def wilcoxon(differences: Values) -> float:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Holm's step-down correction: adjusted p-values in the order given; NaN stays and is not counted."""
+    """Return p-values adjusted by Holm's step-down method, in the given order; NaN is kept and not counted."""
     values = np.asarray(p, float)
     order = [i for i in np.argsort(values, kind="stable") if not np.isnan(values[i])]
     adjusted, worst = values.copy(), 0.0
@@ -91,11 +93,11 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def harm(differences: Values, lost: float) -> float:
-    """The share of images that lost more than `lost`; both in the same unit."""
+    """Return the share of images that lost more than `lost`, in the unit of the differences."""
     return float((differences < -lost).mean()) if len(differences) else float("nan")
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard deviation over seeds; NaN for the spread of one."""
+    """Return mean and standard deviation over seeds; the deviation of one seed is NaN."""
     array = np.asarray(values, float)
     return float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else float("nan")

@@ -1,10 +1,11 @@
-"""How an adapter may use what it has seen: the four streams, said once.
+"""The four streams: how an adapter may use what it learned from earlier images.
 
-episodic   reset before every batch: nothing is learned from one batch for the next
-online     reset at the start of each target, then it keeps what it learns
-continual  reset once; it runs through all targets without a reset
-offline    two passes: adapt to a whole target, then predict all of it with the final state (what the official
-           code does). The first answer has then seen the last image, so it is never to be mixed with online numbers.
+- `episodic`: the adapter is reset before every batch, so no batch depends on another.
+- `online`: the adapter is reset at the start of each target and keeps what it learns within the target.
+- `continual`: the adapter is reset once and runs through all targets.
+- `offline`: two passes over each target. The first pass adapts, the second answers every image with the final state, as
+  the paper's released code does. The first answer depends on the last image, so offline scores are never mixed with
+  online scores.
 """
 
 import time
@@ -15,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ttdg.adaptation import Adapter
+from ttdg.adaptation import Adapter, FrozenPredictor, SelfAssessing
 from ttdg.types import Batch
 
 Stream = Literal["online", "episodic", "continual", "offline"]
@@ -23,63 +24,63 @@ Stream = Literal["online", "episodic", "continual", "offline"]
 
 @dataclass(frozen=True)
 class TargetStream:
-    """One target's images: what they are called, and how to read them (again, for a second pass)."""
+    """The images of one target in their order, and a function that reads them as batches."""
 
     name: str
-    batches: Callable[[], Iterable[Batch]]
+    images: Sequence[tuple[str, str]]  # (site, case) of every image
+    batches: Callable[[], Iterable[Batch]]  # called once for each pass
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An adapter's answer to a batch, and the labels it will be scored against."""
+    """An adapter's logits for one batch, and the labels to score them against."""
 
     cases: tuple[str, ...]
     logits: Tensor
     labels: Tensor
-    seconds: float  # an image
-    said: Mapping[str, Sequence[float]] = field(
-        default_factory=dict
-    )  # by the method of its own answer, by image
+    seconds: float  # per image
+    expected: Mapping[str, Sequence[float]] = field(default_factory=dict)  # metric → value of each image
 
 
 def answers(
-    adapter: Adapter, legs: Sequence[TargetStream], stream: Stream, memory: bool = True
-) -> Iterator[tuple[str, Answer]]:
-    """The answer to every batch of every leg, with the leg's name. The adapter sees images only.
+    adapter: Adapter, targets: Sequence[TargetStream], stream: Stream, memory: bool = True
+) -> Iterator[tuple[TargetStream, Answer]]:
+    """Yield the answer to every batch of every target. The adapter receives images only.
 
-    `memory`: does the method carry something from batch to batch? One that does not answers a second pass as it
-    answered the first.
+    Args:
+        adapter: The method around a copy of the source network.
+        targets: The targets in the order in which the adapter meets them.
+        stream: When the adapter is reset.
+        memory: Whether the method keeps state between batches. Without state a second pass repeats the first, so the
+            offline stream then takes one pass.
     """
     adapter.reset()
-    for number, leg in enumerate(legs):
+    for number, target in enumerate(targets):
         if number and stream in ("online", "offline"):
             adapter.reset()
-        first = _adapt(adapter, leg.batches()) if stream == "offline" and memory else 0.0
-        for batch in leg.batches():
+        two_passes = stream == "offline" and memory
+        first_pass = _adapt(adapter, target.batches()) if two_passes else 0.0
+        for batch in target.batches():
             if stream == "episodic":
                 adapter.reset()
-            verb = frozen_predictor(adapter) if stream == "offline" and memory else adapter
-            logits, seconds = timed(verb, batch.images)
+            predict = frozen_predictor(adapter) if two_passes else adapter
+            logits, seconds = timed(predict, batch.images)
             assert batch.masks is not None, "evaluation needs masks"
-            seconds = first + seconds / len(batch.cases)
-            yield leg.name, Answer(batch.cases, logits, batch.masks, seconds, expected_scores(adapter))
+            seconds = first_pass + seconds / len(batch.cases)
+            yield target, Answer(batch.cases, logits, batch.masks, seconds, expected_scores(adapter))
 
 
 def expected_scores(adapter: Adapter) -> dict[str, list[float]]:
-    """What a method that judges its answers expects of those it just gave: Dice, and half its interval."""
-    verdict = getattr(adapter, "verdict", None)
-    if verdict is None:
+    """Return the Dice that a self-assessing method expects of its last answers, and half the interval's width."""
+    assessment = adapter.assessment() if isinstance(adapter, SelfAssessing) else None
+    if assessment is None:
         return {}
-    mine = verdict.chosen[:, None]
-    expected, off = (
-        x.gather(1, mine)[:, 0] for x in (verdict.prediction.dice, verdict.prediction.half_width)
-    )
-    return {"expected": expected.tolist(), "half_width": off.tolist()}
+    return {"expected": assessment.dice.tolist(), "half_width": assessment.half_width.tolist()}
 
 
 def frozen_predictor(adapter: Adapter) -> Callable[[Tensor], Tensor]:
-    """The adapter's answer without another step: its own `predict_frozen` where it offers one, else its network's."""
-    predict: Callable[[Tensor], Tensor] = getattr(adapter, "predict_frozen", adapter.network)
+    """Return a function that answers without an update: the adapter's own, or the adapted network."""
+    predict = adapter.predict_frozen if isinstance(adapter, FrozenPredictor) else adapter.network
 
     def answer(images: Tensor) -> Tensor:
         with torch.no_grad():
@@ -89,7 +90,7 @@ def frozen_predictor(adapter: Adapter) -> Callable[[Tensor], Tensor]:
 
 
 def timed(answer: Callable[[Tensor], Tensor], images: Tensor) -> tuple[Tensor, float]:
-    """The answer and the seconds until the device has finished it."""
+    """Return the answer and the seconds until the device has finished it."""
     start = time.perf_counter()
     logits = answer(images)
     if images.device.type == "cuda":
@@ -98,7 +99,7 @@ def timed(answer: Callable[[Tensor], Tensor], images: Tensor) -> tuple[Tensor, f
 
 
 def _adapt(adapter: Adapter, batches: Iterable[Batch]) -> float:
-    """One pass whose answers are thrown away; the seconds it took an image."""
+    """Run one pass, discard its answers, and return the seconds per image."""
     seconds, images = 0.0, 0
     for batch in batches:
         seconds += timed(adapter, batch.images)[1]

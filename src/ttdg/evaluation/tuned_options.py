@@ -1,4 +1,4 @@
-"""What a tuning chose, as the file that says so."""
+"""Files with tuned options: one per search of a run, all searches of a run packed, or the file of one tuning."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,76 +10,77 @@ import yaml
 from ttdg.errors import UserError
 from ttdg.files import write_text
 
-TOGETHER = "tuned.yaml"
+PACKED = "tuned.yaml"  # all searches of a run in one file
 
 
 def write_tuned(path: Path, about: Mapping[str, Any]) -> None:
+    """Write one search as yaml."""
     write_text(path, yaml.safe_dump(dict(about), sort_keys=False, allow_unicode=True))
 
 
 def pack_tuned(run: Path, folder: Path) -> list[Path]:
-    """All searches of a run, or of packed records, with all they tried, as one file to publish; none where nothing was
-    tuned."""
-    if (run / TOGETHER).is_file():
-        write_text(folder / TOGETHER, (run / TOGETHER).read_text(encoding="utf-8"))
-        return [folder / TOGETHER]
+    """Write all searches of a run, or of packed records, with all trials into one file; return the files written."""
+    if (run / PACKED).is_file():
+        write_text(folder / PACKED, (run / PACKED).read_text(encoding="utf-8"))
+        return [folder / PACKED]
     if not (found := searches(run)):
         return []
     in_order = dict(sorted(found.items(), key=lambda item: (item[1]["method"], item[1]["sources"])))
     text = yaml.safe_dump(in_order, sort_keys=False, allow_unicode=True, width=200, default_flow_style=None)
-    write_text(folder / TOGETHER, text)
-    return [folder / TOGETHER]
+    write_text(folder / PACKED, text)
+    return [folder / PACKED]
 
 
 def searches(folder: Path) -> dict[str, Mapping[str, Any]]:
-    """Key → what a search says of itself, of a run or of packed records."""
-    if (together := folder / TOGETHER).is_file():
-        found = _read(together)
-        return {key: _whole(search, together) for key, search in found.items()}
-    paths = [path for path in folder.glob("tuned/*.yaml") if not path.name.startswith(".")]  # half-written
-    return {path.stem: _whole(_read(path), path) for path in paths}
+    """Return key → search, of a run or of packed records."""
+    if (packed := folder / PACKED).is_file():
+        return {key: _complete(search, packed) for key, search in _read(packed).items()}
+    paths = [
+        path for path in folder.glob("tuned/*.yaml") if not path.name.startswith(".")
+    ]  # no temporary files
+    return {path.stem: _complete(_read(path), path) for path in paths}
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, yaml.YAMLError, TypeError, ValueError):
-        raise _torn(path) from None
+        raise _damaged(path) from None
 
 
-def _torn(path: Path) -> UserError:
+def _damaged(path: Path) -> UserError:
     return UserError(
-        f"{path} does not say what was chosen; remove it and give the same `ttdg bench` command again: only what it "
-        "held is made anew"
+        f"{path} does not hold a complete search; remove it and run the same benchmark again, which repeats this "
+        "search only"
     )
 
 
-def _whole(search: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    """A search with all it must say."""
+def _complete(search: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """Return the search if it has all required fields; raise otherwise."""
     if (
         not isinstance(search, Mapping)
         or not {"method", "sources", "chosen", "dice", "trials"} <= search.keys()
     ):
-        raise _torn(path)
+        raise _damaged(path)
     return search
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a search chose for a method, the sha256 of the model it ran with, the sites it saw, and the size of its
-    batches if the file says it."""
+    """The options that a search chose for one method."""
 
     method: str
     options: Mapping[str, Any]
-    model: str
-    sources: tuple[str, ...]
-    batch: int | None = None
+    model: str  # sha256 of the weights it was tuned for
+    sources: tuple[str, ...]  # the sites it was tuned on
+    batch: int | None = None  # the batch size it was tuned at; None in old files
 
 
 def choices_for(path: Path, model: str, sites: Iterable[str], methods: Iterable[str]) -> dict[str, Choice]:
-    """Method → what was chosen for the model of that sha256; methods that were not searched are not in it.
+    """Return method → choice for the model with this sha256; methods that were not tuned are absent.
 
-    A search for other weights says nothing of these, and one that saw a site to be scored has chosen on a target.
+    Raises:
+        UserError: If the file was tuned for other weights, or on a site that is to be scored.
     """
     found = read_choices(path)
     mine = [choice for choice in found if choice.model == model]
@@ -87,24 +88,24 @@ def choices_for(path: Path, model: str, sites: Iterable[str], methods: Iterable[
         others = ", ".join(sorted({choice.model[:12] for choice in found}))
         raise UserError(
             f"{path} was tuned for another model (sha256 {others}; this one is {model[:12]}); "
-            "give that model, or run `ttdg tune` for this one"
+            "use that model, or tune this one"
         )
     if seen := sorted({site for choice in mine for site in choice.sources} & set(sites)):
         raise UserError(
             f"{path} was tuned on {', '.join(seen)}, and settings are never chosen on a site that is scored; "
-            "score other sites, or leave --tuned out"
+            "score other sites, or use no tuned options"
         )
     choices: dict[str, Choice] = {}
     for choice in mine:
         if choice.method in methods and choices.setdefault(choice.method, choice).options != choice.options:
-            raise UserError(f"{path} holds several searches of {choice.method!r} for this model; use --set")
+            raise UserError(f"{path} holds several searches of {choice.method!r}; give the options by hand")
     return choices
 
 
 def read_choices(path: Path) -> list[Choice]:
-    """From the file of one `ttdg tune`, or from all searches of a run as `pack_tuned` writes them."""
+    """Read the choices from the file of one tuning, or from the packed searches of a run."""
     if not path.is_file():
-        raise UserError(f"there is no file {path}; `ttdg tune --out {path}` writes it")
+        raise UserError(f"there is no file {path}; tune the methods first, which writes it")
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
         searches = (
@@ -124,7 +125,7 @@ def read_choices(path: Path) -> list[Choice]:
         ]
     except (OSError, yaml.YAMLError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise UserError(
-            f"{path} is not what `ttdg tune` writes ({error!r}); run it, or mend the path"
+            f"{path} is not a file of tuned options ({error!r}); tune the methods again, or correct the path"
         ) from None
 
 
@@ -133,8 +134,8 @@ def _batch(search: Mapping[str, Any]) -> int | None:
 
 
 def chosen(path: Path) -> dict[str, Any]:
-    """The options that `write_tuned` was told of."""
+    """Return the chosen options of a file that `write_tuned` wrote."""
     try:
         return dict(_read(path)["chosen"])
     except (TypeError, ValueError, KeyError):
-        raise _torn(path) from None
+        raise _damaged(path) from None

@@ -1,4 +1,4 @@
-"""How well matched graphs agree, without knowing the truth: what tells a good matching from a bad one."""
+"""Score of a matching from edges and nodes alone, without ground truth; used to choose between matchings."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,12 +13,13 @@ def agreement(
     affinity: Float[Tensor, "m m n n"],
     mask: Bool[Tensor, "m n"],
 ) -> Float[Tensor, ""]:
-    """How surprising the agreement of matched edges and nodes would be by chance, in nats, mean over pairs of graphs.
+    """Evidence in nats that a hard matching is not random, averaged over pairs of graphs; higher is better.
 
-    −½ log(1 − r²) an edge, for the correlation r of matched edges, counted from both its ends, and ½z² a node, for the
-    mean affinity of matched nodes in deviations from that of any two. Means are over matches, but count for as many as
-    there could be, so it does not prefer matchings that cover more edges, as Eq. 4 does: with partial overlap the truth
-    does best here, and often not there.
+    Two terms are added per pair of graphs. Edges: −½ log(1 − r²) per directed edge, where r is the correlation of
+    matched edge weights. Nodes: ½z² per node, where z is the mean affinity of matched nodes, standardised by the mean
+    and the deviation over all pairs of nodes. Both are means over the matches, multiplied by the largest possible
+    number of matches. The score therefore does not grow with the number of edges covered, as Eq. 4 does: with partial
+    overlap the true matching scores best here, and often does not under Eq. 4.
     """
     X, sizes, other = pairwise(U), mask.sum(1), ~torch.eye(len(U), dtype=torch.bool, device=U.device)
     most = torch.minimum(sizes[:, None], sizes).to(U.dtype)
@@ -31,8 +32,11 @@ def agreement(
 
 
 def centred_edges(edges: Float[Tensor, "m n n"], mask: Bool[Tensor, "m n"]) -> Float[Tensor, "m n n"]:
-    """Edge weights less their mean in the graph: agreement on a missing edge then counts as much as on an edge, and
-    overlapping more of a dense graph is no gain in itself."""
+    """Edge weights minus their mean over the graph; zero on the diagonal and on padding.
+
+    Agreement on a missing edge then counts as much as agreement on an edge, and covering more of a dense graph is not
+    rewarded by itself.
+    """
     real = (
         mask[:, :, None] & mask[:, None, :] & ~torch.eye(mask.shape[1], dtype=torch.bool, device=mask.device)
     )
@@ -41,15 +45,15 @@ def centred_edges(edges: Float[Tensor, "m n n"], mask: Bool[Tensor, "m n"]) -> F
 
 
 def _edge_correlation(U: Tensor, edges: Tensor) -> Float[Tensor, "m m"]:
-    """⟨B_i, B_j⟩ over the norms of B_i and B_j where both graphs have nodes, B_i = U_iᵀ 𝒜_i U_i on the universe."""
-    B, there = (U.mT @ edges @ U).flatten(1), U.sum(1)
-    both = (there[:, :, None] * there[:, None, :]).flatten(1)
+    """⟨B_i, B_j⟩ / (‖B_i‖ ‖B_j‖) over points that both graphs use, where B_i = U_iᵀ 𝒜_i U_i (d×d)."""
+    B, used = (U.mT @ edges @ U).flatten(1), U.sum(1)
+    both = (used[:, :, None] * used[:, None, :]).flatten(1)
     norms = B.square() @ both.T
     return B @ B.T / (norms * norms.T).sqrt().clamp(min=torch.finfo(B.dtype).tiny)
 
 
 def _node_deviation(X: Tensor, affinity: Tensor, real: Tensor) -> Float[Tensor, "m m"]:
-    """Of the mean affinity of matched nodes from that of all pairs of nodes, in standard deviations; 0 if below it."""
+    """Standardised mean affinity of the matched nodes of each pair of graphs; 0 if below the overall mean."""
     count = real.sum().clamp(min=1)
     mean = (affinity * real).sum() / count
     spread = (((affinity - mean) * real).square().sum() / count).sqrt()

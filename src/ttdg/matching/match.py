@@ -1,4 +1,4 @@
-"""The front door: match many graphs at once, without knowing what is behind it."""
+"""`match`: multi-graph matching in one call."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ttdg.errors import UserError, suggestion
 from ttdg.matching.agreement import centred_edges
-from ttdg.matching.graduated import edge_gains, graduated
+from ttdg.matching.graduated import graduated, scaled_edge_direction
 from ttdg.matching.rounding import round_matching
 from ttdg.matching.sinkhorn.scaling import FORBIDDEN
 from ttdg.matching.solver import solve
@@ -20,14 +20,14 @@ from ttdg.types import GraphBatch
 
 @dataclass(frozen=True)
 class Matches:
-    """Hard matches: `pairs[i, j, k, l]` is 1 where node k of graph i is node l of graph j.
-
-    `universe[i, k, u]` is 1 where that node is point u of the universe, of which `pairs` are the consequence;
-    None for a method that matches pair by pair, whose matches may contradict each other round a cycle.
-    """
+    """Hard matches of a batch of graphs."""
 
     pairs: Float[Tensor, "m m n n"]
+    """X: `pairs[i, j, k, l]` is 1 if node k of graph i matches node l of graph j."""
     universe: Float[Tensor, "m n d"] | None
+    """U: `universe[i, k, u]` is 1 if node k of graph i matches universe point u, and X_ij = U_i U_jᵀ.
+
+    None for the method "pairwise", whose matches need not be cycle-consistent."""
 
 
 def match(
@@ -37,12 +37,15 @@ def match(
     method: str = "ga",
     affinity: Float[Tensor, "m m n n"] | None = None,
 ) -> Matches:
-    """Match all graphs to one universe of `universe_size` points, hence to each other.
+    """Match all graphs to one universe of `universe_size` points, and thereby to each other.
 
-    "ga" refines a spectral start by nodes and edges (graduated assignment), in hotter and hotter runs until two in
-    a row agree no better; "hippi" refines it by edges alone, "spectral" not at all; "pairwise" matches nodes pair
-    by pair, for comparison. `affinity` holds similarities in the order of [−1, 1] between the nodes of any two
-    graphs; cosines of `graphs.nodes` if not given.
+    Args:
+        graphs: nodes, edges and mask of the graphs; see `graph_batch`.
+        universe_size: d. It may be larger than the number of nodes of any graph.
+        method: "ga" refines a spectral start on nodes and edges by graduated assignment, "hippi" refines it on edges
+            alone, "spectral" returns it unrefined, "pairwise" matches the nodes of each pair of graphs separately.
+        affinity: similarities of the nodes of any two graphs, on the scale of [−1, 1]; by default the cosines of
+            `graphs.nodes`.
     """
     if method not in METHODS:
         raise UserError(f"no matching method {method!r}{suggestion(method, METHODS)}")
@@ -52,20 +55,24 @@ def match(
 
 
 def graph_batch(graphs: Sequence[tuple[Tensor, Tensor]]) -> GraphBatch:
-    """One padded batch from (nodes, edges) of graphs of any sizes; edges become symmetric, without loops."""
-    for place, (nodes, edges) in enumerate(graphs):
+    """One padded batch from a (nodes, edges) pair per graph; edges are made symmetric with a zero diagonal."""
+    for index, (nodes, edges) in enumerate(graphs):
         if edges.shape != (len(nodes), len(nodes)):
-            raise UserError(f"graph {place} has {len(nodes)} nodes but edges of shape {tuple(edges.shape)}")
+            raise UserError(
+                f"graph {index} has {len(nodes)} nodes but edges of shape {tuple(edges.shape)}; "
+                f"pass edges of shape {(len(nodes), len(nodes))}"
+            )
     sizes = [len(nodes) for nodes, _ in graphs]
     n = max(sizes, default=0)
     mask = torch.arange(n) < torch.tensor(sizes)[:, None]
-    nodes = torch.stack([_grow(nodes, 0, n - len(nodes)) for nodes, _ in graphs])
-    edges = torch.stack([_grow(edges, n - len(edges), n - len(edges)) for _, edges in graphs])
+    nodes = torch.stack([_pad(nodes, 0, n - len(nodes)) for nodes, _ in graphs])
+    edges = torch.stack([_pad(edges, n - len(edges), n - len(edges)) for _, edges in graphs])
     edges = (edges + edges.mT) / 2 * (1 - torch.eye(n, dtype=edges.dtype))
     return GraphBatch(nodes, edges, mask.long(), mask)
 
 
 def cosine_affinity(graphs: GraphBatch) -> Float[Tensor, "m m n n"]:
+    """Cosines of the node features of any two graphs; zero on padding."""
     return pairwise(torch.nn.functional.normalize(graphs.nodes, dim=-1) * graphs.mask[:, :, None])
 
 
@@ -77,7 +84,9 @@ def _ga(graphs: GraphBatch, similarity: Tensor, d: int) -> Matches:
 def _hippi(graphs: GraphBatch, similarity: Tensor, d: int) -> Matches:
     edges, mask = centred_edges(graphs.edges, graphs.mask), graphs.mask
     start = assign(spectral_scores(soft_affinity(similarity, mask), mask, d), mask)
-    U = round_matching(solve(lambda U: edge_gains(edges, U, mask), start, mask, tau=0.15).matching, mask)
+    U = round_matching(
+        solve(lambda U: scaled_edge_direction(edges, U, mask), start, mask, tau=0.15).matching, mask
+    )
     return Matches(pairwise(U), U)
 
 
@@ -87,7 +96,7 @@ def _spectral(graphs: GraphBatch, similarity: Tensor, d: int) -> Matches:
 
 
 def _pairwise(graphs: GraphBatch, similarity: Tensor, d: int) -> Matches:
-    """Hungarian on every pair by itself."""
+    """The Hungarian algorithm on each pair of graphs separately; d is unused."""
     i, j = pair_indices(len(graphs.mask), graphs.mask.device)
     X = round_matching(
         of_pairs(similarity).masked_fill(~graphs.mask[j][:, None, :], FORBIDDEN), graphs.mask[i]
@@ -95,7 +104,7 @@ def _pairwise(graphs: GraphBatch, similarity: Tensor, d: int) -> Matches:
     return Matches(from_pairs(X, torch.diag_embed(graphs.mask.to(X.dtype))), None)
 
 
-def _grow(x: Tensor, columns: int, rows: int) -> Tensor:
+def _pad(x: Tensor, columns: int, rows: int) -> Tensor:
     return torch.nn.functional.pad(x, (0, columns, 0, rows))
 
 

@@ -1,8 +1,8 @@
-"""Asking a GPU without waiting for it.
+"""Stopping criteria for loops on a GPU, without synchronising host and device.
 
-To read a value off the device stops the host until all work before it is done, and then the device waits for the
-host. A loop that asks "enough?" hears instead the answer to its question before: one round late, while the next round
-is already queued.
+Reading a tensor's value blocks the host until the GPU has finished all queued work, and leaves the GPU idle afterwards.
+A loop that tests for convergence reads the result of its previous test instead: it stops one test late, and the next
+iterations are already queued.
 """
 
 import torch
@@ -11,30 +11,37 @@ from torch import Tensor
 
 
 class NonBlockingAll:
-    """Is it yes to all? Answered at once on a CPU, for the questions before on a GPU, at first with no."""
+    """Non-blocking `all()`: on a GPU each call returns the previous call's result, at first False.
+
+    On a CPU the result is that of the current call.
+    """
 
     def __init__(self) -> None:
-        self._earlier: tuple[Tensor, torch.cuda.Event | None] | None = None
+        self._previous: tuple[Tensor, torch.cuda.Event | None] | None = None
 
-    def __call__(self, questions: Bool[Tensor, "*any"]) -> bool:
-        if questions.is_cpu:
-            return bool(questions.all())
-        earlier, self._earlier = self._earlier, _sent(questions)
-        return earlier is not None and _arrived(*earlier)
+    def __call__(self, condition: Bool[Tensor, "*any"]) -> bool:
+        """True if all entries of `condition` are true (on a GPU: of the previous call's `condition`)."""
+        if condition.is_cpu:
+            return bool(condition.all())
+        previous, self._previous = self._previous, _sent(condition)
+        return previous is not None and _arrived(*previous)
 
 
-def _sent(questions: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
-    """On its way to the host, and the event of its arrival. Other devices than CUDA's are waited for after all."""
-    if not questions.is_cuda:
-        return questions, None
-    answers = questions.to("cpu", non_blocking=True)
+def _sent(condition: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+    """Start the copy to the host; returns the copy and its completion event.
+
+    Devices other than CUDA have no event: reading their tensors blocks.
+    """
+    if not condition.is_cuda:
+        return condition, None
+    copy = condition.to("cpu", non_blocking=True)
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]
     event.record()
-    return answers, event
+    return copy, event
 
 
-def _arrived(answers: Tensor, event: torch.cuda.Event | None) -> bool:
-    """Only here are they counted together: on the host it costs the device nothing."""
+def _arrived(copy: Tensor, event: torch.cuda.Event | None) -> bool:
+    """`copy.all()`, once the copy is complete. Reduced on the host, to save the GPU one kernel."""
     if event is not None:
         event.synchronize()
-    return bool(answers.all())
+    return bool(copy.all())

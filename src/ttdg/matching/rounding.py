@@ -1,4 +1,4 @@
-"""From soft to hard: the best discrete matching, once, at the end."""
+"""Rounding of a soft matching to the best hard one, by the Hungarian algorithm."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,10 +13,11 @@ def round_matching(
     *,
     outlier_score: Float[Tensor, "m n"] | None = None,
 ) -> Float[Tensor, "m n d"]:
-    """U_i ∈ {0,1}^{n×d} maximising ⟨U_i, scores_i⟩, every row and column used at most once, graph by graph.
+    """Hard matching U_i ∈ {0, 1}^{n×d} of each graph that maximises ⟨U_i, scores_i⟩ (Eq. 3).
 
-    The smaller side is matched whole where that is possible: n_i > d leaves n_i − d zero rows, and forbidden
-    pairs are never matched. With `outlier_score` a row stays empty where that is worth more than a match.
+    Each row and each column is used at most once, and the smaller side is matched completely where that is possible:
+    for n_i > d, n_i − d rows stay zero. Forbidden pairs are never matched. With `outlier_score`, a row stays zero if
+    its outlier score is worth more than a match. The result has no gradient.
     """
     worth, d = scores.detach().double(), scores.shape[2]
     if outlier_score is not None:
@@ -34,7 +35,7 @@ def round_matching(
 def _hungarian(
     worth: Float[Tensor, "n d"], nodes: Int[Tensor, " k"]
 ) -> tuple[Int[Tensor, " p"], Int[Tensor, " p"]]:
-    """The nodes matched, and the columns they are matched to."""
+    """The matched nodes and, for each, its column."""
     from scipy.optimize import linear_sum_assignment
 
     rows = worth[nodes]
@@ -46,7 +47,10 @@ def _hungarian(
 
 
 def _penalty(worth: Float[Tensor, " k"]) -> float:
-    """Worse than all possible pairs together, yet of their size: −10³⁰ would swallow their digits."""
+    """A score for forbidden pairs that no sum of possible pairs can outweigh.
+
+    It has the magnitude of the possible scores, because −10³⁰ would cancel their digits.
+    """
     if not len(worth):
         return 0.0
     return float(worth.min() - (worth.max() - worth.min() + 1) * (len(worth) + 1))

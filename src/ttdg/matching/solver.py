@@ -1,4 +1,4 @@
-"""One iteration for HiPPI and graduated assignment: U ← project(V(U))."""
+"""The iteration U ← project(V(U)), shared by HiPPI (Algorithm 2) and graduated assignment (Algorithm 3)."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,34 +13,38 @@ from ttdg.matching.nonblocking import NonBlockingAll
 from ttdg.matching.universe import assign
 
 Direction = Callable[[Float[Tensor, "m n d"]], Float[Tensor, "m n d"]]
-"""V(U), e.g. `lambda U: qap_direction(edges, affinity, U)`."""
+"""The update direction V as a function of U, e.g. `lambda U: qap_direction(edges, affinity, U)`."""
 
 
 @runtime_checkable
 class Projection(Protocol):
+    """A map from scores V to matchings U, such as `assign`."""
+
     def __call__(
         self, scores: Float[Tensor, "m n d"], mask: Bool[Tensor, "m n"], /, *, tau: float
-    ) -> Float[Tensor, "m n d"]: ...
+    ) -> Float[Tensor, "m n d"]:
+        """The matching of these scores at temperature `tau`."""
+        ...
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Where the iteration came to rest. How well it did is computed for those who ask."""
+    """Result of `solve`. `residual` and `objective` are computed on access."""
 
     matching: Float[Tensor, "m n d"]  # 𝐔
-    before: Float[Tensor, "m n d"] | float  # 𝐔 one step earlier; ∞ if there was none
+    before: Float[Tensor, "m n d"] | float  # 𝐔 one iteration earlier; ∞ if there was no iteration
     mask: Bool[Tensor, "m n"]
-    iterations: int  # over all temperatures
-    measure: Callable[[Tensor], Tensor]
+    iterations: int  # summed over all temperatures
+    measure: Callable[[Tensor], Tensor]  # the objective as a function of U
 
     @property
     def residual(self) -> Float[Tensor, " m"]:
-        """‖U_iᵗ − U_iᵗ⁻¹‖_F / √n_i of the last step."""
+        """‖U_iᵗ − U_iᵗ⁻¹‖_F / √n_i of the last iteration."""
         return _change(self.matching, self.before) / _root_sizes(self.mask)
 
     @property
     def objective(self) -> Float[Tensor, ""]:
-        """At the matching."""
+        """Value of the objective at `matching`."""
         with torch.set_grad_enabled(self.matching.requires_grad and torch.is_grad_enabled()):
             return self.measure(self.matching)
 
@@ -57,34 +61,45 @@ def solve(
     objective: Callable[[Tensor], Tensor] | None = None,
     differentiable: bool = False,
 ) -> Solution:
-    """Iterate to rest at each temperature of `tau` in turn, at most `max_iterations` times each.
+    """Iterate U ← project(V(U)) to convergence at each temperature of `tau` in turn.
 
-    At rest (Eq. 8) means ‖U_iᵗ − U_iᵗ⁻¹‖_F ≤ θ √n_i for every graph: relative to the graph's size, since an
-    absolute θ = 10⁻⁵ lies under the rounding noise of 100 nodes. `tolerance=0` runs `max_iterations` without
-    looking. A GPU is asked every fifth step and answers five steps later, so that it is never waited for.
-    `objective` defaults to ⟨U, V(U)⟩, which is Eq. 6 itself for `edge_direction`.
+    Convergence (Eq. 8) means ‖U_iᵗ − U_iᵗ⁻¹‖_F ≤ θ √n_i for every graph i. The bound is relative to the graph's size
+    because the printed absolute θ = 10⁻⁵ is below the float32 rounding noise of 100 nodes.
+
+    Args:
+        direction: V(U).
+        U: the first matching.
+        mask: real nodes.
+        tau: one temperature, or a schedule such as `annealing(0.1, 0.0125)`.
+        tolerance: θ; 0 runs `max_iterations` without a test. A GPU tests every fifth iteration and acts on the result
+            five iterations later, so that the host never waits for it.
+        max_iterations: per temperature.
+        project: by default `assign`, ten sweeps of Sinkhorn.
+        objective: what `Solution.objective` evaluates; by default ⟨U, V(U)⟩, which is Eq. 6 for `edge_direction`.
+        differentiable: keep the autograd graph of the iterations.
     """
-    pace = 1 if U.is_cpu else 5
+    test_every = 1 if U.is_cpu else 5
     before: Tensor | float = math.inf
-    iterations, rest = 0, tolerance * _root_sizes(mask) if tolerance > 0 else None
+    iterations, bound = 0, tolerance * _root_sizes(mask) if tolerance > 0 else None
     with torch.set_grad_enabled(differentiable and torch.is_grad_enabled()):
         for temperature in [tau] if isinstance(tau, int | float) else tau:
-            at_rest = NonBlockingAll()
+            converged = NonBlockingAll()
             for step in range(1, max_iterations + 1):
                 before, U = U, project(direction(U), mask, tau=temperature)
                 iterations += 1
-                if rest is not None and step % pace == 0 and at_rest(_change(U, before) <= rest):
+                if bound is not None and step % test_every == 0 and converged(_change(U, before) <= bound):
                     break
     return Solution(U, before, mask, iterations, objective or (lambda U: (U * direction(U)).sum()))
 
 
 def annealing(start: float, stop: float, factor: float = 0.5) -> tuple[float, ...]:
-    """start, start·factor, … down to the last temperature that is not below stop."""
+    """Temperatures start, start·factor, start·factor², … that are not below `stop`."""
     steps = math.floor(math.log(stop / start) / math.log(factor) + 1e-9)
     return tuple(start * factor**step for step in range(steps + 1))
 
 
 def _change(U: Tensor, before: Tensor | float) -> Tensor:
+    """‖U_i − before_i‖_F per graph."""
     return torch.linalg.vector_norm(U - before, dim=(1, 2))
 
 

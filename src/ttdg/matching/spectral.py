@@ -1,8 +1,8 @@
-"""A first matching from node affinities alone: synchronisation by eigenvectors, anchored in d unlike nodes.
+"""A first universe matching from node affinities alone, by spectral synchronisation.
 
-If M̂ = 𝐔𝐔ᵀ for a true matching, the rows of its top d eigenvectors are equal for nodes of one universe point
-and orthogonal otherwise. So d mutually most unlike rows name the points, and a node's score is its cosine to
-each.
+If M̂ = 𝐔𝐔ᵀ for a true matching, the rows of its top d eigenvectors are equal for nodes of the same universe point and
+orthogonal otherwise. Therefore d rows that differ most from each other represent the universe points, and a node's
+score for a point is the cosine of the two rows.
 """
 
 import torch
@@ -15,13 +15,14 @@ from ttdg.matching.universe import assign
 def spectral_start(
     affinity: Float[Tensor, "m m n n"], mask: Bool[Tensor, "m n"], universe_size: int, *, tau: float = 0.05
 ) -> Float[Tensor, "m n d"]:
-    """The soft matching of `spectral_scores`. Feed it M̂ (`soft_affinity`): raw similarities do far worse."""
+    """Soft matching of `spectral_scores`. Pass M̂ (`soft_affinity`): raw similarities give far worse matchings."""
     return assign(spectral_scores(affinity, mask, universe_size), mask, tau=tau)
 
 
 def spectral_scores(
     affinity: Float[Tensor, "m m n n"], mask: Bool[Tensor, "m n"], universe_size: int
 ) -> Float[Tensor, "m n d"]:
+    """Cosine of each node's spectral embedding to those of the d anchor nodes."""
     m, _, n, _ = affinity.shape
     M = affinity.transpose(1, 2).reshape(m * n, m * n)
     rank = min(universe_size, m * n)
@@ -33,7 +34,10 @@ def spectral_scores(
 def _embedding(
     M: Float[Tensor, "N N"], rank: int, *, spare: int = 16, rounds: int = 6
 ) -> Float[Tensor, "N r"]:
-    """Top eigenvectors times the roots of their eigenvalues, by subspace iteration where that is cheaper."""
+    """Top `rank` eigenvectors, each times the square root of its eigenvalue.
+
+    Large matrices use subspace iteration with `spare` extra vectors instead of a full decomposition.
+    """
     if len(M) <= 3 * (rank + spare):
         values, vectors = torch.linalg.eigh(M)
     else:
@@ -47,15 +51,17 @@ def _embedding(
 
 
 def _anchors(rows: Float[Tensor, "N r"], count: int) -> Int[Tensor, " d"]:
-    """Greedily, the row farthest from the span of those taken before: pivoted Cholesky of the Gram matrix."""
-    left = rows.square().sum(1)
+    """Indices of `count` rows, chosen greedily: each is the farthest from the span of the rows chosen before.
+
+    This is a pivoted Cholesky decomposition of the Gram matrix.
+    """
+    residual = rows.square().sum(1)
     L = rows.new_zeros(len(rows), count)
-    taken = torch.zeros(count, dtype=torch.long, device=rows.device)
+    chosen = torch.zeros(count, dtype=torch.long, device=rows.device)
     for step in range(count):
-        taken[step : step + 1] = pivot = left.argmax(
-            0, keepdim=True
-        )  # never an int: a GPU would be waited for
-        column = (rows @ rows[pivot][0] - L @ L[pivot][0]) / left[pivot].clamp(min=1e-12).sqrt()
+        pivot = residual.argmax(0, keepdim=True)  # a tensor, not an int: reading it would block on a GPU
+        chosen[step : step + 1] = pivot
+        column = (rows @ rows[pivot][0] - L @ L[pivot][0]) / residual[pivot].clamp(min=1e-12).sqrt()
         L[:, step] = column
-        left = left - column.square()
-    return taken
+        residual = residual - column.square()
+    return chosen

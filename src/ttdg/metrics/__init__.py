@@ -1,7 +1,29 @@
-"""Dice, E_φ^max, S_α, HD95 and ASSD of images × regions, batched on the tensors' device.
+"""Dice, E_φ^max, S_α, HD95 and ASSD per image and region, batched, on the device of the tensors.
 
-Every image counts: a missed structure scores 0 (a surface distance: the image's diagonal), and a structure
-absent from truth and prediction alike scores best.
+Every image counts. A missed structure scores 0 (for a surface distance: the image's diagonal). A structure that is
+absent from both truth and prediction gets the best score.
+
+Regions:
+
+- `region_masks`, `region_probabilities`: labels or logits → one mask or probability map per region
+
+Scores of a batch:
+
+- `score`, `score_regions`, `Scores`: Dice, E_φ curves and S_α from logits and labels, or from maps
+- `aggregate`, `Means`: means over all images of all batches
+- `dice`: Dice at threshold ½
+- `alignment_curve`: E_φ at 256 thresholds
+- `max_alignment`: E_φ^max of a set of images
+- `structure`: S_α
+
+Surface distances, in pixels or physical units:
+
+- `surface_scores`, `SurfaceScores`: all of the following from one computation
+- `hd95`: larger of the two directed 95th percentiles (as MONAI)
+- `hd95_pooled`: 95th percentile of both directions together (as medpy)
+- `assd`: average symmetric surface distance
+
+`ttdg.metrics.published_variants` holds the E and S of other papers, for comparison with their tables only.
 """
 
 from ttdg.metrics.alignment import alignment_curve, max_alignment

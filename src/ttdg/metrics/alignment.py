@@ -1,4 +1,4 @@
-"""E_φ, the enhanced-alignment measure (Fan et al., IJCAI 2018), at the 256 thresholds k/255."""
+"""Enhanced-alignment measure E_φ (Fan et al., IJCAI 2018) at the 256 thresholds k/255."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,12 +13,12 @@ EPSILON = torch.finfo(torch.float64).eps
 def alignment_curve(
     probabilities: Float[Tensor, "b r h w"], truth: Bool[Tensor, "b r h w"]
 ) -> Float[Tensor, "b r 256"]:
-    """E_φ of the masks [p >= k/255], k = 0…255.
+    """E_φ of the masks [p >= k/255] for k = 0…255.
 
-    The maps are taken as they are; the official tool first stretches each to 0…1. As there, the sum is
-    divided by N - 1, so a perfect mask of N pixels scores N/(N-1).
+    The maps are not rescaled; the official tool first stretches each map to [0, 1]. As in the official tool, the sum is
+    divided by N - 1, so that a perfect mask of N pixels scores N/(N-1).
     """
-    return alignment_of(histogram(probabilities, truth))
+    return alignment_from_histogram(histogram(probabilities, truth))
 
 
 def max_alignment(curves: Float[Tensor, "b r 256"]) -> Float[Tensor, "r"]:
@@ -27,8 +27,8 @@ def max_alignment(curves: Float[Tensor, "b r 256"]) -> Float[Tensor, "r"]:
 
 
 @one_thread()
-def alignment_of(counts: Int[Tensor, "b r 2 511"]) -> Float[Tensor, "b r 256"]:
-    """The curve from the pixels' histogram."""
+def alignment_from_histogram(counts: Int[Tensor, "b r 2 511"]) -> Float[Tensor, "b r 256"]:
+    """E_φ at each threshold, from `histogram`."""
     above = counts.flip(-1).cumsum(-1).flip(-1)[..., ::2]  # pixels with p >= k/255
     false, true = above.double().unbind(-2)
     background, foreground = counts.sum(-1, keepdim=True).double().unbind(-2)
@@ -42,7 +42,15 @@ def alignment(
     background: Float[Tensor, "*#n"],
     epsilon: float = EPSILON,
 ) -> Float[Tensor, "*n"]:
-    """E_φ of masks that cover `true` foreground and `false` background pixels of the truth."""
+    """E_φ of a mask from four pixel counts.
+
+    Args:
+        true: predicted pixels that are foreground in the truth.
+        false: predicted pixels that are background in the truth.
+        foreground: foreground pixels of the truth.
+        background: background pixels of the truth.
+        epsilon: added to the denominator.
+    """
     pixels = foreground + background
     F, G = (true + false) / pixels, foreground / pixels  # μ_F, μ_G
     counts = torch.stack((true, false, foreground - true, background - false))

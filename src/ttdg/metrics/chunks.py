@@ -1,4 +1,4 @@
-"""How to go through pixels: a few images at a time, in one thread, summing exactly enough."""
+"""Processing many images: chunks that fit the cache, one thread, and a sufficiently exact dtype for sums."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,12 +6,15 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-CACHE_PIXELS = 2**17  # on a CPU, memory beyond the cache costs more than the arithmetic on it
-DEVICE_PIXELS = 2**25  # 256 MiB for one float64 map
+CACHE_PIXELS = 2**17  # per chunk on a CPU: beyond the cache, memory access costs more than the arithmetic
+DEVICE_PIXELS = 2**25  # per chunk on a GPU: 256 MiB for one float64 map
 
 
 def slices(*tensors: Tensor, pixels: int | None = None) -> Iterator[tuple[Tensor, ...]]:
-    """Slices of the first axis, which the tensors share; an item of it stands for so many pixels."""
+    """Chunks of several tensors along their common first axis.
+
+    `pixels` is the cost of one item; by default the number of elements of an item of the first tensor.
+    """
     if pixels is None:
         pixels = tensors[0].shape[1:].numel()
     budget = CACHE_PIXELS if tensors[0].device.type == "cpu" else DEVICE_PIXELS
@@ -21,7 +24,10 @@ def slices(*tensors: Tensor, pixels: int | None = None) -> Iterator[tuple[Tensor
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Many short steps: on a busy CPU, each would wait milliseconds until all threads are running."""
+    """Runs torch in one thread inside the context.
+
+    The metrics take many short steps; on a busy CPU each would wait milliseconds for all threads to start.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -31,9 +37,9 @@ def one_thread() -> Iterator[None]:
 
 
 def summing_dtype(device: torch.device) -> torch.dtype:
-    """For sums of pixels by matrix products: float32 where a CPU takes it at its word, else float64.
+    """Dtype for sums of pixels by matrix products: float32 on a CPU with full float32 precision, else float64.
 
-    Float64 is never rounded to TF32 or bfloat16, whatever speed the user has asked of float32.
+    Float64 products are never rounded to TF32 or bfloat16, whatever float32 precision the user has set.
     """
     precision = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
     return torch.float32 if device.type == "cpu" and precision in ("none", "ieee") else torch.float64

@@ -12,22 +12,22 @@ from ttdg.metrics.chunks import slices
 
 @dataclass(frozen=True)
 class Distances:
-    """Some distances of each of n owners, as one list."""
+    """Distances of n images as one flat list."""
 
     value: Float[Tensor, "q"]
-    owner: Int[Tensor, "q"]
-    count: Int[Tensor, "n"]  # how many each owner has
+    owner: Int[Tensor, "q"]  # index of the image that a distance belongs to
+    count: Int[Tensor, "n"]  # number of distances of each image
 
     def mean(self) -> Float[Tensor, "n"]:
-        """Each owner's mean; 0 for an owner of none."""
+        """Mean distance per image; 0 for an image without distances."""
         total = self.value.new_zeros(len(self.count)).index_add_(0, self.owner, self.value)
         return total / self.count.clamp(min=1)
 
     def percentile(self, rank: float) -> Float[Tensor, "n"]:
-        """Each owner's percentile, linear between its neighbours; any number for an owner of none."""
+        """Quantile per image, `rank` in [0, 1], interpolated linearly; undefined for an image without distances."""
         by_value = self.value.argsort()
         order = by_value[self.owner[by_value].argsort(stable=True)]
-        value = pad(self.value[order], (0, 1))  # the last owner, if of none, looks one past the end
+        value = pad(self.value[order], (0, 1))  # an empty last image reads one past the end
         first, last = self.count.cumsum(0) - self.count, (self.count - 1).clamp(min=0)
         position = rank * last.double()
         low = position.long()
@@ -35,19 +35,20 @@ class Distances:
         return torch.lerp(value[first + low], value[first + high], position - low)
 
 
-def pooled_distances(these: Distances, those: Distances) -> Distances:
-    """Both lists as one, of the same owners."""
-    value, owner = torch.cat((these.value, those.value)), torch.cat((these.owner, those.owner))
-    return Distances(value, owner, these.count + those.count)
+def pooled_distances(first: Distances, second: Distances) -> Distances:
+    """Both lists of the same images as one."""
+    value, owner = torch.cat((first.value, second.value)), torch.cat((first.owner, second.owner))
+    return Distances(value, owner, first.count + second.count)
 
 
 def distances(
     pixels: Bool[Tensor, "n h w"], targets: Bool[Tensor, "n h w"], spacing: Float[Tensor, "n 2"]
 ) -> Distances:
-    """From each of an image's `pixels` to the nearest of its `targets`; infinite where there is none.
+    """Distance from each of an image's `pixels` to the nearest of its `targets`; infinite if it has no targets.
 
-    Squared distances separate: the least, over the rows y', of (distance to a target within row y')²
-    + (y - y')². So one scan along the rows, then one column of the image for each pixel asked for.
+    The squared distance is the minimum, over the rows y', of (distance to a target within row y')² + (y - y')². The
+    computation is therefore one scan along the rows, then one image column per pixel. `spacing` is the height and width
+    of a pixel.
     """
     within = _distance_within_rows(targets).mT.contiguous()  # n w h: a column is contiguous
     owner, y, x = pixels.nonzero(as_tuple=True)
@@ -63,7 +64,7 @@ def distances(
 
 
 def _distance_within_rows(targets: Bool[Tensor, "n h w"]) -> Float[Tensor, "n h w"]:
-    """In pixels, to the nearest target of the same row, left or right."""
+    """Distance, in pixels, to the nearest target in the same row."""
     x = torch.arange(targets.shape[2], dtype=torch.float32, device=targets.device)
     left = x - x.where(targets, -torch.inf).cummax(2).values
     right = x.where(targets, torch.inf).flip(2).cummin(2).values.flip(2) - x

@@ -1,4 +1,4 @@
-"""How many pixels have which probability: all that any threshold can tell."""
+"""Histograms of probabilities on foreground and background: sufficient for scores at any threshold."""
 
 import math
 
@@ -9,19 +9,20 @@ from torch import Tensor
 from ttdg.metrics.chunks import one_thread, slices
 
 STEPS = 510
-"""Bin i holds i/510 <= p < (i+1)/510, so that the bins meet at every k/255 (E_φ) and at 1/2 (Dice)."""
+"""Bin i holds i/510 <= p < (i+1)/510, so that every k/255 (E_φ) and 1/2 (Dice) is a bin edge."""
 HALF = STEPS // 2
+"""First bin of p >= 1/2."""
 
-LANES = 4  # neighbours count into different tables: adding to one counter again and again stalls a CPU
+LANES = 4  # neighbouring pixels use different tables, because repeated additions to one counter stall a CPU
 
 
 @one_thread()
 def histogram(
     probabilities: Float[Tensor, "b r h w"], truth: Bool[Tensor, "b r h w"]
 ) -> Int[Tensor, "b r 2 511"]:
-    """Pixels per bin, background and foreground of the truth apart.
+    """Pixels per bin of probability, separately for background (0) and foreground (1) of the truth.
 
-    `floor(510 p)` is exact at the thresholds, in float32 and float64: p >= k/255 is bin >= 2k.
+    `floor(510 p)` is exact at the thresholds, in float32 and float64: p >= k/255 is equivalent to bin >= 2k.
     """
     p, g = probabilities.detach().flatten(0, 1), truth.view(torch.uint8).flatten(0, 1)
     parts = list(slices(p.to(torch.promote_types(p.dtype, torch.float32)), g))
@@ -43,7 +44,7 @@ def _histogram(
 
 
 def _tables(p: Float[Tensor, "n h w"]) -> Int[Tensor, "n 1 w"]:
-    """Where the counters of each map and column begin, in as few bits as may be: that is half the time."""
+    """Offset of the counters of each map and column, in the smallest integer type, which halves the time."""
     size = 2 * (STEPS + 1)
     lane = torch.arange(p.shape[2], device=p.device) % LANES
     first = (torch.arange(len(p), device=p.device)[:, None, None] * LANES + lane) * size

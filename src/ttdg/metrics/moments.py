@@ -1,4 +1,4 @@
-"""Count, mean and spread of a map on background and foreground, from one look at the pixels."""
+"""Count, mean and sum of squares of a map on background and foreground, in one pass over the pixels."""
 
 from dataclasses import dataclass
 
@@ -8,27 +8,27 @@ from torch import Tensor
 
 from ttdg.metrics.chunks import slices, summing_dtype
 
-FLAT = 0.01  # a variance so small beside the square of the bias that float32 may blur it
+FLAT = 0.01  # below this ratio of variance to squared bias, float32 sums may lose the variance
 
 
 @dataclass(frozen=True)
 class Quadrants:
-    """Above and below, left and right of a line each, as 0 and 1."""
+    """The four quadrants of each image, as 0/1 indicators of rows and columns."""
 
-    rows: Float[Tensor, "n 2 h"]
-    columns: Float[Tensor, "n 2 w"]
+    rows: Float[Tensor, "n 2 h"]  # above, below
+    columns: Float[Tensor, "n 2 w"]  # left, right
 
-    def of(self, some: Bool[Tensor, "n"]) -> "Quadrants":
-        """Those of some images only."""
-        return Quadrants(self.rows[some], self.columns[some])
+    def select(self, images: Bool[Tensor, "n"]) -> "Quadrants":
+        """The quadrants of some of the images."""
+        return Quadrants(self.rows[images], self.columns[images])
 
     def area(self) -> Float[Tensor, "n 2 2"]:
-        """In pixels."""
+        """Pixels per quadrant."""
         return self.rows.sum(2)[:, :, None] * self.columns.sum(2)[:, None]
 
 
 def around_centroid(truth: Bool[Tensor, "n h w"]) -> Quadrants:
-    """Split after the row and the column of the truth's centroid, which is rounded half to even."""
+    """Quadrants split after the row and the column of the truth's centroid, rounded half to even."""
     h, w = truth.shape[1:]
     work = summing_dtype(truth.device)
     y, x = (torch.arange(size, dtype=work, device=truth.device) for size in (h, w))
@@ -41,7 +41,7 @@ def around_centroid(truth: Bool[Tensor, "n h w"]) -> Quadrants:
 
 
 def is_constant(p: Float[Tensor, "n h w"], quadrants: Quadrants) -> Bool[Tensor, "n 2 2"]:
-    """Whether p has one value only, by comparison: a spread near 0 cannot tell."""
+    """True for quadrants in which p has a single value, by comparison; a variance near 0 would not prove it."""
     rows, columns = quadrants.rows.bool()[..., None], quadrants.columns.bool()[:, None]
     highest = p[:, None].where(rows, -torch.inf).amax(2)[:, :, None].where(columns, -torch.inf).amax(3)
     lowest = p[:, None].where(rows, torch.inf).amin(2)[:, :, None].where(columns, torch.inf).amin(3)
@@ -50,14 +50,14 @@ def is_constant(p: Float[Tensor, "n h w"], quadrants: Quadrants) -> Bool[Tensor,
 
 @dataclass(frozen=True)
 class Moments:
-    """Of a number in sets of pixels."""
+    """Count, mean and sum of squared deviations of a value over sets of pixels."""
 
     count: Float[Tensor, "*k"]
-    mean: Float[Tensor, "*k"]  # anything for an empty set
+    mean: Float[Tensor, "*k"]  # undefined for an empty set
     spread: Float[Tensor, "*k"]  # Σ(x - mean)²
 
-    def united(self, *axes: int) -> "Moments":
-        """Of the unions of the sets along some axes."""
+    def merged(self, *axes: int) -> "Moments":
+        """Moments of the unions of the sets along `axes`."""
         count = self.count.sum(axes, keepdim=True)
         mean = (self.count * self.mean).sum(axes, keepdim=True) / count.clamp(min=1)
         spread = self.spread + self.count * (self.mean - mean) ** 2
@@ -65,31 +65,34 @@ class Moments:
 
 
 def class_moments(p: Float[Tensor, "n h w"], truth: Bool[Tensor, "n h w"], quadrants: Quadrants) -> Moments:
-    """Of p on background and foreground, above and below, left and right: n 2 2 2.
+    """Moments of p per class (background, foreground) and quadrant (above/below, left/right): n 2 2 2.
 
-    Sums about the truth, 0 and 1, are accurate in float32 unless a class hardly varies about a value far from
-    it; such maps get a second look, moved to where they vary about the truth.
+    Deviations are summed about the truth, 0 or 1. In float32 this is accurate unless p hardly varies about a value far
+    from the truth; such maps are computed a second time, shifted so that they vary about the truth.
     """
     g = truth.view(torch.uint8)
     moments = _moments(p, g, quadrants)
-    whole = moments.united(2, 3)
+    whole = moments.merged(2, 3)
     bias = whole.mean - whole.mean.new_tensor([0, 1])
-    some = (whole.spread < FLAT * whole.count * bias**2).any(1)
-    if not some.any():
+    flat = (whole.spread < FLAT * whole.count * bias**2).any(1)
+    if not flat.any():
         return moments
-    bias = bias[some][..., None, None]
-    moved = p[some] - torch.where(truth[some], bias[:, 1], bias[:, 0])
-    again = _moments(moved, g[some], quadrants.of(some))
+    bias = bias[flat][..., None, None]
+    shifted = p[flat] - torch.where(truth[flat], bias[:, 1], bias[:, 0])
+    exact = _moments(shifted, g[flat], quadrants.select(flat))
     mean, spread = (
-        moments.mean.index_put((some,), again.mean + bias),
-        moments.spread.index_put((some,), again.spread),
+        moments.mean.index_put((flat,), exact.mean + bias),
+        moments.spread.index_put((flat,), exact.spread),
     )
     return Moments(moments.count, mean, spread)
 
 
 def _moments(p: Float[Tensor, "n h w"], g: UInt8[Tensor, "n h w"], quadrants: Quadrants) -> Moments:
+    """`class_moments` without the second pass."""
     parts = list(slices(p.to(quadrants.rows), g, quadrants.rows))
-    space = quadrants.rows.new_empty(2, *parts[0][0].shape)  # one for all parts: the cache keeps it
+    space = quadrants.rows.new_empty(
+        2, *parts[0][0].shape
+    )  # shared by all parts, so that it stays in the cache
     lines = torch.cat([_sums_of_rows(space[:, : len(part[0])], *part) for part in parts])
     sums = (lines.double().flatten(1, 2) @ quadrants.columns.mT).view(-1, 5, 2, 2)
     count = torch.stack((quadrants.area() - sums[:, 0], sums[:, 0]), dim=1)
@@ -105,7 +108,7 @@ def _sums_of_rows(
     g: UInt8[Tensor, "n h w"],
     rows: Float[Tensor, "n 2 h"],
 ) -> Float[Tensor, "n 5 2 w"]:
-    """Column by column, of the rows above and below: Σg, then Σe and Σe² of each class, with e = p - g."""
+    """Sums over the rows above and below, per column: Σg, then Σe and Σe² of each class, with e = p - g."""
     inside, outside = space[1].copy_(g), space[0]
     foreground = torch.bmm(rows, inside)
     torch.sub(p, inside, out=outside)

@@ -1,6 +1,6 @@
-"""What other papers report under the names E and S, for comparison with their tables only.
+"""Variants of Dice, E and S that other papers report, for comparison with their tables only.
 
-VPTTA and the code of TTDG-MGM binarise the map at 1/2 first, add 1e-8 where the definitions need none, and
+VPTTA and the code of TTDG-MGM binarise the map at 1/2 first, add 1e-8 where the definitions need no such term, and
 mix variances over N with covariances over N - 1.
 """
 
@@ -14,12 +14,13 @@ from ttdg.metrics.structure import similarity
 
 EPSILON = 1e-8
 CONFIDENT = 0.9
+"""Mean probability from which the code of TTDG-MGM counts a predicted instance."""
 
 
 def alignment_vptta(
     prediction: Bool[Tensor, "b r h w"], truth: Bool[Tensor, "b r h w"]
 ) -> Float[Tensor, "b r"]:
-    """E_φ at one threshold, twice the mean of a binary mask. An empty mask is so turned into a full one."""
+    """E_φ of a binary mask at the adaptive threshold, twice its mean, which turns an empty mask into a full one."""
     empty = ~prediction.flatten(2).any(-1)[..., None, None]
     mask = prediction | empty
     true, false = (mask & truth).flatten(2).sum(-1), (mask & ~truth).flatten(2).sum(-1)
@@ -31,14 +32,17 @@ def alignment_vptta(
 def structure_vptta(
     probabilities: Float[Tensor, "b r h w"], truth: Bool[Tensor, "b r h w"]
 ) -> Float[Tensor, "b r"]:
-    """S_α with ddof 0 and without the clip at 0; they give it masks, as 0 and 1."""
+    """S_α with ddof 0 and without the clip at 0; the published code passes binary masks."""
     return similarity(probabilities, truth, ddof=0, epsilon=EPSILON)
 
 
 def instance_dice(
     probability: Float[np.ndarray, "h w"], truth: Bool[np.ndarray, "h w"], confident: float = CONFIDENT
 ) -> tuple[float, int]:
-    """(mean Dice of the confident predicted instances, how many there are); (NaN, 0) where there is none."""
+    """Mean Dice over the confident predicted instances, and their number; (NaN, 0) if there are none.
+
+    Each predicted instance is scored against the true instance that fits best. Missed structures do not count.
+    """
     from scipy import ndimage
 
     predicted, count = ndimage.label(probability >= 0.5)
@@ -53,5 +57,8 @@ def instance_dice(
 
 
 def _best(shared: np.ndarray, sizes: np.ndarray, area: int) -> float:
-    """Of one predicted instance with every true one; 0 where there is none."""
+    """Largest Dice of a predicted instance with any true one; 0 if there is none.
+
+    `shared` counts its pixels per true instance, `sizes` the pixels of each true instance, `area` its own.
+    """
     return float((2 * shared[1:] / (sizes[1:] + area)).max(initial=0.0))

@@ -1,4 +1,4 @@
-"""One call for a batch, and the rules for means over images."""
+"""Scores of a batch in one call, and their means over images."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
 from ttdg.errors import UserError
-from ttdg.metrics.alignment import alignment_of
+from ttdg.metrics.alignment import alignment_from_histogram
 from ttdg.metrics.histogram import histogram
-from ttdg.metrics.overlap import dice_of
+from ttdg.metrics.overlap import dice_from_histogram
 from ttdg.metrics.regions import region_masks, region_probabilities
 from ttdg.metrics.structure import structure
 from ttdg.types import Regions
@@ -17,16 +17,18 @@ from ttdg.types import Regions
 
 @dataclass(frozen=True)
 class Scores:
-    """Of each image and region, 0 to 1."""
+    """Scores per image and region, from 0 to 1."""
 
     dice: Float[Tensor, "b r"]
-    alignment: Float[Tensor, "b r 256"]  # E_φ by threshold; the maximum is the set's, not the image's
+    alignment: Float[
+        Tensor, "b r 256"
+    ]  # E_φ per threshold; its maximum is taken over a set of images, not per image
     structure: Float[Tensor, "b r"]
 
 
 @dataclass(frozen=True)
 class Means:
-    """Of each region, over a set of images that all count the same, found or missed."""
+    """Means per region over a set of images with equal weight, including images whose structure was missed."""
 
     images: int
     dice: Float[Tensor, "r"]
@@ -35,18 +37,20 @@ class Means:
 
 
 def score(logits: Float[Tensor, "b c h w"], labels: Integer[Tensor, "b h w"], regions: Regions) -> Scores:
-    """Dice, E_φ curves and S_α of a network's answer to a batch."""
+    """Dice, E_φ curves and S_α of a network's prediction for a batch."""
     return score_regions(region_probabilities(logits, regions), region_masks(labels, regions))
 
 
 def score_regions(probabilities: Float[Tensor, "b r h w"], truth: Bool[Tensor, "b r h w"]) -> Scores:
-    """Dice, E_φ curves and S_α of maps from anywhere; Dice and E_φ share one look at the pixels."""
+    """Dice, E_φ curves and S_α of probability maps; Dice and E_φ share one histogram of the pixels."""
     counts = histogram(probabilities, truth)
-    return Scores(dice_of(counts), alignment_of(counts), structure(probabilities, truth))
+    return Scores(
+        dice_from_histogram(counts), alignment_from_histogram(counts), structure(probabilities, truth)
+    )
 
 
 def aggregate(batches: Iterable[Scores]) -> Means:
-    """Means over all images of all batches; for E_φ, the maximum of the mean curve. Keeps only sums."""
+    """Means over all images of all batches; for E_φ the maximum of the mean curve. Stores only sums."""
     images, sums = 0, None
     for batch in batches:
         images += len(batch.dice)

@@ -1,4 +1,4 @@
-"""HD95 and ASSD: distances between surfaces, in pixels or physical units."""
+"""Distances between the surfaces of masks, HD95 and ASSD, in pixels or physical units."""
 
 from dataclasses import dataclass
 
@@ -13,12 +13,12 @@ from ttdg.metrics.distance import distances, pooled_distances
 
 @dataclass(frozen=True)
 class SurfaceScores:
-    """Per image and region. Both masks empty: 0. Exactly one empty: the image's diagonal, and `missed`."""
+    """Surface distances per image and region; 0 if both masks are empty, the image's diagonal if one is."""
 
     hd95: Float[Tensor, "b r"]
     hd95_pooled: Float[Tensor, "b r"]
     assd: Float[Tensor, "b r"]
-    missed: Bool[Tensor, "b r"]
+    missed: Bool[Tensor, "b r"]  # exactly one of the two masks is empty
 
 
 def hd95(
@@ -26,7 +26,7 @@ def hd95(
     truth: Bool[Tensor, "b r h w"],
     spacing: Float[Tensor, "b 2"] | None = None,
 ) -> Float[Tensor, "b r"]:
-    """The larger of the two directed 95th percentiles, as MONAI has it."""
+    """HD95 as in MONAI: the larger of the two directed 95th percentiles."""
     return surface_scores(prediction, truth, spacing).hd95
 
 
@@ -35,7 +35,7 @@ def hd95_pooled(
     truth: Bool[Tensor, "b r h w"],
     spacing: Float[Tensor, "b 2"] | None = None,
 ) -> Float[Tensor, "b r"]:
-    """The 95th percentile of both directions together, as medpy has it."""
+    """HD95 as in medpy: the 95th percentile of the distances of both directions together."""
     return surface_scores(prediction, truth, spacing).hd95_pooled
 
 
@@ -44,7 +44,7 @@ def assd(
     truth: Bool[Tensor, "b r h w"],
     spacing: Float[Tensor, "b 2"] | None = None,
 ) -> Float[Tensor, "b r"]:
-    """The average symmetric surface distance: the mean of both directions together."""
+    """Average symmetric surface distance: the mean of the distances of both directions together."""
     return surface_scores(prediction, truth, spacing).assd
 
 
@@ -54,7 +54,7 @@ def surface_scores(
     truth: Bool[Tensor, "b r h w"],
     spacing: Float[Tensor, "b 2"] | None = None,
 ) -> SurfaceScores:
-    """All of them from one set of distances; `spacing` is the height and the width of each image's pixels."""
+    """All surface distances from one computation; `spacing` is the height and width of each image's pixels."""
     if spacing is None:
         spacing = torch.ones(len(prediction), 2)
     spacing = spacing.to(prediction.device, torch.float64)
@@ -69,19 +69,19 @@ def _surface_scores(
     b, r, h, w = prediction.shape
     pixel = spacing.repeat_interleave(r, 0)
     P, G = surface(prediction.flatten(0, 1)), surface(truth.flatten(0, 1))
-    there, back = distances(P, G, pixel), distances(G, P, pixel)
-    both = pooled_distances(there, back)
-    worst = torch.maximum(there.percentile(0.95), back.percentile(0.95))
-    found, wanted = there.count > 0, back.count > 0
-    diagonal = (pixel * pixel.new_tensor([h, w])).norm(dim=1)  # more than any distance within the image
-    otherwise = diagonal.where(found | wanted, 0)
+    to_truth, to_prediction = distances(P, G, pixel), distances(G, P, pixel)
+    both = pooled_distances(to_truth, to_prediction)
+    worst = torch.maximum(to_truth.percentile(0.95), to_prediction.percentile(0.95))
+    predicted, present = to_truth.count > 0, to_prediction.count > 0
+    diagonal = (pixel * pixel.new_tensor([h, w])).norm(dim=1)  # larger than any distance within the image
+    if_empty = diagonal.where(predicted | present, 0)
     scores = (worst, both.percentile(0.95), both.mean())
-    ruled = (score.where(found & wanted, otherwise) for score in scores)
-    return tuple(score.view(b, r) for score in (*ruled, found ^ wanted))
+    defined = (score.where(predicted & present, if_empty) for score in scores)
+    return tuple(score.view(b, r) for score in (*defined, predicted ^ present))
 
 
 def surface(masks: Bool[Tensor, "n h w"]) -> Bool[Tensor, "n h w"]:
-    """The pixels with one of four neighbours outside the mask; outside the image is outside the mask."""
-    around = pad(masks, (1, 1, 1, 1))
-    inner = around[:, :-2, 1:-1] & around[:, 2:, 1:-1] & around[:, 1:-1, :-2] & around[:, 1:-1, 2:]
+    """Mask pixels with one of their four neighbours outside the mask; the image border counts as outside."""
+    padded = pad(masks, (1, 1, 1, 1))
+    inner = padded[:, :-2, 1:-1] & padded[:, 2:, 1:-1] & padded[:, 1:-1, :-2] & padded[:, 1:-1, 2:]
     return masks & ~inner

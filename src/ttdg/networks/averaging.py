@@ -7,8 +7,11 @@ from torch import Tensor
 
 
 @torch.no_grad()
-def approach(slow: Sequence[Tensor], fast: Sequence[Tensor], share: Tensor) -> None:
-    """slow ← (1−share)·slow + share·fast, in place; the share stays on the device, so nothing waits for it."""
-    ahead = list(torch._foreach_sub(list(fast), list(slow)))
-    torch._foreach_mul_(ahead, share)
-    torch._foreach_add_(list(slow), ahead)
+def ema_update(average: Sequence[Tensor], values: Sequence[Tensor], rate: Tensor) -> None:
+    """Update each average in place to (1−rate)·average + rate·value.
+
+    `rate` is a tensor on the same device, so that the host does not wait for its value.
+    """
+    differences = list(torch._foreach_sub(list(values), list(average)))
+    torch._foreach_mul_(differences, rate)
+    torch._foreach_add_(list(average), differences)

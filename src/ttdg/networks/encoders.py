@@ -1,7 +1,7 @@
-"""Encoders for MONAI's FlexibleUNet: five maps at strides 2…32.
+"""Encoders for MONAI's FlexibleUNet, which return five feature maps at strides 2, 4, 8, 16 and 32.
 
-MONAI's own resnet18/34 pad their shortcuts with zeros, so torchvision weights do not fit them and
-`torch.export` fails; ours use the 1×1-convolution shortcut throughout, with torchvision's key names.
+MONAI's resnet18 and resnet34 use zero-padded shortcuts, so torchvision weights do not fit them and `torch.export`
+fails. The encoders here use 1×1-convolution shortcuts and the parameter names of torchvision.
 """
 
 from itertools import pairwise
@@ -17,12 +17,12 @@ RESNETS: dict[str, tuple[Any, list[int], int]] = {
     "resnet34": (ResNetBlock, [3, 4, 6, 3], 1),
     "resnet50": (ResNetBottleneck, [3, 4, 6, 3], 4),
 }
-LIGHT = (16, 24, 40, 64, 96)
-DECODERS = {"light": (64, 40, 24, 16, 16)}  # every other encoder takes MONAI's default
+LIGHT = (16, 24, 40, 64, 96)  # channels of the light encoder's maps
+DECODERS = {"light": (64, 40, 24, 16, 16)}  # decoder channels; other encoders use MONAI's default
 
 
 class ResNetEncoder2d(ResNet, BaseEncoder):
-    """A ResNet whose state dict has torchvision's names; its forward returns the pyramid."""
+    """A ResNet with torchvision's parameter names that returns the feature pyramid."""
 
     def __init__(self, name: str, spatial_dims: int, in_channels: int, pretrained: bool) -> None:
         block, layers, _ = RESNETS[name]
@@ -32,6 +32,7 @@ class ResNetEncoder2d(ResNet, BaseEncoder):
         )  # fmt: skip
 
     def forward(self, images: Tensor) -> list[Tensor]:
+        """Five feature maps, from stride 2 to stride 32."""
         features = [self.act(self.bn1(self.conv1(images)))]
         x = self.maxpool(features[0])
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
@@ -41,23 +42,27 @@ class ResNetEncoder2d(ResNet, BaseEncoder):
 
     @classmethod
     def get_encoder_parameters(cls) -> list[dict[str, Any]]:
+        """Constructor arguments of each encoder, as MONAI's registry requires."""
         return [{"name": name, "spatial_dims": 2, "in_channels": 3, "pretrained": False} for name in RESNETS]
 
     @classmethod
     def num_channels_per_output(cls) -> list[tuple[int, ...]]:
+        """Channels of the five maps of each encoder."""
         return [(64, *(width * e for width in (64, 128, 256, 512))) for _, _, e in RESNETS.values()]
 
     @classmethod
     def num_outputs(cls) -> list[int]:
+        """Number of maps of each encoder."""
         return [5] * len(RESNETS)
 
     @classmethod
     def get_encoder_names(cls) -> list[str]:
+        """Names under which MONAI registers the encoders."""
         return [f"ttdg-{name}" for name in RESNETS]
 
 
 class LightEncoder(nn.Module, BaseEncoder):
-    """Ten 3×3 convolutions, 0.2 M parameters: for the demo and the tests, on a CPU."""
+    """Ten 3×3 convolutions with 0.2 M parameters, for the demo and for tests on a CPU."""
 
     def __init__(self, spatial_dims: int, in_channels: int, pretrained: bool) -> None:
         super().__init__()
@@ -67,6 +72,7 @@ class LightEncoder(nn.Module, BaseEncoder):
         )
 
     def forward(self, images: Tensor) -> list[Tensor]:
+        """Five feature maps, from stride 2 to stride 32."""
         features, x = [], images
         for stage in self.stages:
             x = stage(x)
@@ -75,22 +81,27 @@ class LightEncoder(nn.Module, BaseEncoder):
 
     @classmethod
     def get_encoder_parameters(cls) -> list[dict[str, Any]]:
+        """Constructor arguments of each encoder, as MONAI's registry requires."""
         return [{"spatial_dims": 2, "in_channels": 3, "pretrained": False}]
 
     @classmethod
     def num_channels_per_output(cls) -> list[tuple[int, ...]]:
+        """Channels of the five maps of each encoder."""
         return [LIGHT]
 
     @classmethod
     def num_outputs(cls) -> list[int]:
+        """Number of maps of each encoder."""
         return [5]
 
     @classmethod
     def get_encoder_names(cls) -> list[str]:
+        """Names under which MONAI registers the encoders."""
         return ["ttdg-light"]
 
 
 def conv_norm(inputs: int, outputs: int, stride: int) -> tuple[nn.Module, ...]:
+    """A 3×3 convolution, BatchNorm and ReLU."""
     return (
         nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
         nn.BatchNorm2d(outputs),

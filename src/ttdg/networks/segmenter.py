@@ -1,4 +1,4 @@
-"""The network every method shares: E (encoder) and S (decoder and head) of the paper."""
+"""The segmentation network: encoder E, and decoder with head S, in the notation of the paper."""
 
 from dataclasses import dataclass
 
@@ -8,25 +8,25 @@ from torch import Tensor, nn
 
 from ttdg.errors import UserError, suggestion
 
-STRIDE = 32  # of the deepest map
+STRIDE = 32  # stride of the deepest feature map
 ENCODERS = ("light", "resnet18", "resnet34", "resnet50")
 
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """All that is needed to build the network again."""
+    """The settings from which a `Segmenter` is built."""
 
-    labels: int
-    encoder: str = "resnet50"
-    channels: int = 3
-    strides: str = "v1.5"  # or "v1"
+    labels: int  # classes, including background
+    encoder: str = "resnet50"  # one of ENCODERS
+    channels: int = 3  # of the images
+    strides: str = "v1.5"  # or "v1", see Segmenter
 
 
 class Segmenter(nn.Module):
-    """Images to logits over labels, in two halves: `forward = decode ∘ encode`, for sides that are multiples of 32.
+    """U-Net that maps images to logits; `forward` is `decode` after `encode`.
 
-    `strides="v1"` puts the stride of a bottleneck stage into its first 1×1 convolution, where ResNet v1
-    weights (Caffe, Keras) expect it; torchvision's v1.5 has it in the 3×3.
+    With `strides="v1"` the stride of a bottleneck stage is in its first 1×1 convolution, as weights of ResNet v1
+    (Caffe, Keras) require. With "v1.5" (torchvision) it is in the 3×3 convolution.
     """
 
     def __init__(self, spec: NetworkSpec) -> None:
@@ -45,18 +45,20 @@ class Segmenter(nn.Module):
             _move_strides(self.unet.encoder, spec.encoder)
 
     def encode(self, images: Float[Tensor, "b c h w"]) -> tuple[Tensor, ...]:
+        """Feature maps at strides 2, 4, 8, 16 and 32; image sides must be multiples of 32."""
         if images.ndim != 4 or images.shape[1] != self.spec.channels or not images.is_floating_point():
             raise UserError(
-                f"this network takes a batch of normalised images, floats of shape (images, {self.spec.channels}, "
+                f"this network expects normalised images as floats of shape (images, {self.spec.channels}, "
                 f"height, width), not {images.dtype} of shape {tuple(images.shape)}"
             )
         return tuple(self.unet.encoder(images))
 
     def decode(self, features: tuple[Tensor, ...]) -> Float[Tensor, "b l h w"]:
+        """Logits from the feature maps of `encode`."""
         return self.head(self.decoded(features)[-1])
 
     def decoded(self, features: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The decoder's maps at strides 16…1; the last is what the head reads."""
+        """Decoder maps at strides 16, 8, 4, 2 and 1; the last is the input of `head`."""
         x, maps = features[-1], []
         skips: list[Tensor | None] = [*features[:-1][::-1], None]
         for block, skip in zip(self.unet.decoder.blocks, skips, strict=True):
@@ -65,16 +67,17 @@ class Segmenter(nn.Module):
         return tuple(maps)
 
     def head(self, decoded: Float[Tensor, "b c h w"]) -> Float[Tensor, "b l h w"]:
+        """Logits from the last decoder map."""
         return self.unet.segmentation_head(decoded)
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b l h w"]:
-        """Any size: the border is repeated up to the next multiple of 32, and cut off again."""
+        """Logits of images of any size. Images are padded to multiples of 32 by repeating the border."""
         h, w = images.shape[-2:]
         return self.decode(self.encode(pad_to_stride(images)))[..., :h, :w]
 
 
 def pad_to_stride(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c y x"]:
-    """The border repeated up to the next multiple of the deepest stride, which is what `encode` takes."""
+    """Images padded by repeating the border, so that both sides are multiples of the deepest stride."""
     h, w = images.shape[-2:]
     if h % STRIDE == 0 and w % STRIDE == 0:
         return images
@@ -83,6 +86,8 @@ def pad_to_stride(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c y x"]:
 
 def _move_strides(encoder: nn.Module, name: str) -> None:
     if name != "resnet50":
-        raise UserError(f"v1 strides exist for bottleneck encoders only (resnet50), not for {name}")
+        raise UserError(
+            f"strides 'v1' are supported for the encoder resnet50 only, not for {name}; use strides 'v1.5'"
+        )
     for stage in (encoder.layer2, encoder.layer3, encoder.layer4):
         stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)  # type: ignore[index,union-attr]

@@ -1,4 +1,4 @@
-"""ImageNet weights for the encoder, from files with torchvision's names."""
+"""Load ImageNet weights into the encoder from files with torchvision's parameter names."""
 
 from pathlib import Path
 
@@ -10,9 +10,9 @@ from ttdg.networks.segmenter import Segmenter
 
 
 def load_encoder(network: Segmenter, path: Path) -> None:
-    """Fill the encoder from a torchvision-named ResNet file; the classifier (`fc.*`) is left out.
+    """Load the encoder's weights from a ResNet file; classifier weights (`fc.*`) are ignored.
 
-    Whether the file's weights want v1 or v1.5 strides cannot be read from it: `NetworkSpec.strides` says so.
+    The file does not tell whether its weights require v1 or v1.5 strides; set `NetworkSpec.strides` accordingly.
     """
     state = {name: value for name, value in read_weights(path).items() if not name.startswith("fc.")}
     broken = [
@@ -20,31 +20,27 @@ def load_encoder(network: Segmenter, path: Path) -> None:
     ]
     if broken:
         raise UserError(
-            f"{path}: {broken[0]} holds infinities or NaN; float16 overflows BatchNorm's running variance, "
-            "so convert again with only the convolutions in float16"
+            f"{path}: {broken[0]} contains infinities or NaN; running variances of BatchNorm overflow in float16, "
+            "so convert the weights again with only the convolutions in float16"
         )
     encoder = network.unet.encoder
-    wanted = {name: value.shape for name, value in encoder.state_dict().items()}
-    counters = {name for name in wanted if name.endswith("num_batches_tracked")}
-    found = {name: value.shape for name, value in state.items()}
-    wrong = [
-        name
-        for name in sorted(wanted.keys() - counters | found.keys())
-        if wanted.get(name) != found.get(name)
-    ]
-    wrong = [name for name in wrong if name not in counters]
+    expected = {name: value.shape for name, value in encoder.state_dict().items()}
+    counters = {name for name in expected if name.endswith("num_batches_tracked")}
+    shapes = {name: value.shape for name, value in state.items()}
+    names = (expected.keys() | shapes.keys()) - counters
+    wrong = sorted(name for name in names if expected.get(name) != shapes.get(name))
     if wrong:
         raise UserError(
             f"{path} does not fit encoder {network.spec.encoder!r}: {len(wrong)} tensors differ, first {wrong[0]!r} "
-            f"(file {found.get(wrong[0])}, network {wanted.get(wrong[0])}); choose the encoder the file was made for"
+            f"(file {shapes.get(wrong[0])}, network {expected.get(wrong[0])}); use the encoder that the file is for"
         )
     encoder.load_state_dict({name: value.float() for name, value in state.items()}, strict=False)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """A state dict from `.safetensors`, or from a pickle restricted to tensors (`weights_only=True`, never more)."""
+    """Read a state dict from a `.safetensors` file, or from a pickle with `weights_only=True`."""
     if not path.is_file():
-        raise UserError(f"no weights file at {path}")
+        raise UserError(f"there is no weights file at {path}; check the path")
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 
@@ -53,9 +49,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise UserError(
-            f"{path} is not a plain state dict and was not loaded (unpickling it could run code): {error}; "
-            "convert it to .safetensors where you trust it"
+            f"{path} is not a plain state dict and was not loaded, because unpickling it could run code: {error}; "
+            "if you trust the file, convert it to .safetensors"
         ) from error
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise UserError(f"{path} does not hold a state dict of tensors; save `network.state_dict()` instead")
+        raise UserError(
+            f"{path} does not contain a state dict of tensors; save `network.state_dict()` instead"
+        )
     return state

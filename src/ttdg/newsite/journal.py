@@ -1,4 +1,4 @@
-"""What a run over a folder has done so far: one JSON line a file, so that a killed run goes on where it was."""
+"""The journal of a run over a folder: one JSON line per file, from which an interrupted run resumes."""
 
 import csv
 import json
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ttdg.errors import UserError
 from ttdg.files import atomic_file
 
 
@@ -14,33 +15,39 @@ from ttdg.files import atomic_file
 class JournalEntry:
     """One input file: `done` with its mask and overlay, or `set aside` with the reason."""
 
-    file: str
-    status: str
+    file: str  # file name
+    status: str  # "done" or "set aside"
     reason: str = ""
-    key: str = (
-        ""  # hash of everything the answer depends on: model, method, images of the batch, and before it
-    )
-    mask: str = ""
-    overlay: str = ""
+    key: str = ""  # hash of all that the answer depends on: model, method, images of this and earlier batches
+    mask: str = ""  # path relative to the output folder
+    overlay: str = ""  # path relative to the output folder
     width: int = 0
     height: int = 0
-    foreground: float = 0.0  # share of the image
+    foreground: float = 0.0  # share of pixels that are not background
     confidence: float = 0.0  # mean over pixels of the largest probability
-    reading: str = ""  # which reading of the image a method that judges chose …
-    expected_dice: float | None = None  # … what it expects it to score …
-    expected_low: float | None = None  # … and the 80 % interval of that
+    reading: str = ""  # the candidate that a self-assessing method chose
+    expected_dice: float | None = None  # its expected Dice …
+    expected_low: float | None = None  # … and the 80 % interval
     expected_high: float | None = None
 
 
 class Journal:
-    """`journal.jsonl`: appended as the run goes; a line torn by a kill is dropped, its file done again."""
+    """The file `journal.jsonl`, to which entries are appended during a run.
+
+    A line that was cut off when a run was killed is ignored, so that its file is processed again.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / "journal.jsonl"
-        folder.mkdir(parents=True, exist_ok=True)
         self.entries: dict[str, JournalEntry] = {}
-        if self.path.exists():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.path.touch()
             self._read()
+        except OSError as error:
+            raise UserError(
+                f"cannot write to the folder {folder} ({error.strerror}); choose another output folder"
+            ) from None
 
     def _read(self) -> None:
         lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -55,18 +62,23 @@ class Journal:
                 file.write("\n")
 
     def has(self, file: str, key: str) -> bool:
-        """Was this very answer given, and are its files still there?"""
+        """Return True if `file` was answered under this key and its mask and overlay still exist."""
         entry = self.entries.get(file)
         if entry is None or entry.key != key or entry.status != "done":
             return False
         return all((self.folder / name).is_file() for name in (entry.mask, entry.overlay) if name)
 
-    def expected(self, file: str) -> float | None:
-        """The Dice expected of this file's mask, if it has one and somebody said."""
-        entry = self.entries.get(file)
-        return None if entry is None or entry.status != "done" else entry.expected_dice
+    def expected_dice(self, files: Sequence[str]) -> dict[str, float]:
+        """Return the expected Dice of those files that were answered by a self-assessing method."""
+        entries = [self.entries[file] for file in files if file in self.entries]
+        return {
+            entry.file: entry.expected_dice
+            for entry in entries
+            if entry.status == "done" and entry.expected_dice is not None
+        }
 
     def add(self, *entries: JournalEntry) -> None:
+        """Append entries and flush them to disk."""
         with self.path.open("a", encoding="utf-8") as file:
             for entry in entries:
                 file.write(json.dumps(asdict(entry)) + "\n")
@@ -75,7 +87,7 @@ class Journal:
         self.entries |= {entry.file: entry for entry in entries}
 
     def write_manifest(self, files: Sequence[str]) -> Path:
-        """`manifest.csv`: one row for each of `files`, in their order."""
+        """Write `manifest.csv` with a row for each of `files`, in their order, and return its path."""
         rows = [asdict(self.entries[name]) for name in files if name in self.entries]
         with atomic_file(self.folder / "manifest.csv") as temporary, temporary.open("w", newline="") as out:
             writer = csv.DictWriter(out, list(JournalEntry.__dataclass_fields__), lineterminator="\n")

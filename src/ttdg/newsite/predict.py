@@ -1,4 +1,4 @@
-"""A folder of images in; masks in each image's own size, overlays and a manifest out."""
+"""Segmenting a folder of images: writes masks in the size of each file, overlays, a journal and a manifest."""
 
 import hashlib
 import json
@@ -7,29 +7,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-import torch.nn.functional as F
-from PIL import Image
-
-from ttdg.adaptation import METHODS, Adapter, adapt
-from ttdg.adaptation.judge.method import Verdict
-from ttdg.checkpoints import Model, part_digest
-from ttdg.data import Benchmark, Case, Loaded, open_folder, read_image, stream
-from ttdg.files import atomic_file
+from ttdg.adaptation import METHODS, Adapter, SelfAssessing, adapt, checked
+from ttdg.checkpoints import Model, part_digest, required_parts
+from ttdg.data import Case, open_folder
+from ttdg.data.loading import read_batches
+from ttdg.errors import UserError, suggestion
+from ttdg.newsite.answers import write_answer
+from ttdg.newsite.images import network_batch, read_new_image
 from ttdg.newsite.journal import Journal, JournalEntry
-from ttdg.newsite.overlay import draw_overlay
 
 
 @dataclass(frozen=True)
 class FolderResult:
-    """What a run over a folder came to."""
+    """Result of `predict`."""
 
-    done: int
-    kept: int  # answers of an earlier run that were still valid
-    set_aside: Mapping[str, str]  # file → reason
+    done: int  # files segmented in this call
+    kept: int  # files whose masks from an earlier call are still valid
+    set_aside: Mapping[str, str]  # unreadable file → reason
     manifest: Path
-    expected_dice: Mapping[str, float]  # file → what a method that judges expects of its mask
+    expected_dice: Mapping[str, float]  # file → expected Dice of its mask, if the method predicts it
 
 
 def predict(
@@ -42,89 +38,97 @@ def predict(
     batch: int = 4,
     overlays: bool = True,
     workers: int | None = None,
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> FolderResult:
-    """Segment every image of a folder, adapting along the way.
+    """Segment every image of a folder, adapting the model batch by batch.
 
-    A second call goes on where a killed one was: a batch whose answers stand is not answered again. A method
-    with memory still has to *see* it, so that the stream it resumes is the stream it left.
+    Unreadable files are set aside. Images are processed in the order of their names. At most two batches are
+    read ahead, so memory does not grow with the number of images.
+
+    A second call resumes an interrupted one: files with a valid answer in the journal are not answered again. If
+    the method has memory, the adapter still processes their batches, so that later answers are the same.
+
+    Args:
+        model: The network with its card and parts.
+        images: Folder of images; files of other types are ignored.
+        out: Folder to write.
+        method: Name of the adaptation method.
+        options: Options of the method.
+        batch: Number of images that are adapted to together.
+        overlays: Also draw each mask over its image.
+        workers: Number of threads that read images; None is one per core.
+        progress: Called with the number of processed files and the number of all files.
     """
+    options = options or {}
+    key = _run_key(model, method, options, batch)  # also checks the request, before anything is written
+    has_memory, benchmark = METHODS[method].memory, model.card.benchmark
     device = next(model.network.parameters()).device
-    adapter = adapt(model, method, **(options or {}))
-    journal = Journal(out)
     cases = open_folder(images)
-    parts = [part_digest(model.parts[name]) for name in METHODS[method].parts]
-    chain = _hash(model.card.sha256, method, json.dumps(options or {}, sort_keys=True), str(batch), *parts)
-    aside: dict[str, str] = {}
+    journal = Journal(out)
+    set_aside: dict[str, str] = {}
     done = kept = 0
+    adapter: Adapter | None = None
 
-    def set_aside(case: Case, error: Exception) -> None:
-        aside[case.image.name] = str(error)
+    def on_error(case: Case, error: UserError) -> None:
+        set_aside[case.image.name] = str(error)
         journal.add(JournalEntry(case.image.name, "set aside", str(error)))
 
-    for loaded in stream(cases, model.card.benchmark, batch, workers, set_aside, device):
-        key = _hash(chain, *(hashlib.sha256(case.image.read_bytes()).hexdigest() for case in loaded.cases))
-        standing = all(journal.has(case.image.name, key) for case in loaded.cases)
-        if METHODS[method].memory:
-            chain = key
-        if not standing or METHODS[method].memory:
-            logits = adapter(loaded.batch.images)
-        if standing:
-            kept += len(loaded.cases)
+    progress(0, len(cases))
+    for items in read_batches(
+        cases, lambda case: read_new_image(case, benchmark, overlays), batch, workers, on_error
+    ):
+        inputs = [image for _, image in items]
+        batch_key = _hash(key, *(image.sha256 for image in inputs))
+        if has_memory:
+            key = batch_key  # the answers to later batches depend on this batch
+        answered = all(journal.has(image.file, batch_key) for image in inputs)
+        if has_memory or not answered:
+            adapter = adapter or adapt(model, method, **options)
+            logits = adapter(network_batch(inputs, benchmark, device))
+        if answered:
+            kept += len(inputs)
         else:
-            written = _write(loaded, logits, model.card.benchmark, out, key, overlays)
+            assert adapter is not None
+            expected = _expected_dice(adapter, len(inputs))
             journal.add(
                 *(
-                    replace(entry, **fact)
-                    for entry, fact in zip(written, expected(adapter, len(written)), strict=True)
+                    replace(write_answer(out, image, answer, benchmark), key=batch_key, **fields)
+                    for image, answer, fields in zip(inputs, logits, expected, strict=True)
                 )
             )
-            done += len(loaded.cases)
-        progress(done + kept + len(aside))
-    manifest = journal.write_manifest([case.image.name for case in cases])
-    said = {case.image.name: journal.expected(case.image.name) for case in cases}
-    return FolderResult(
-        done, kept, aside, manifest, {name: dice for name, dice in said.items() if dice is not None}
-    )
+            done += len(inputs)
+        progress(done + kept + len(set_aside), len(cases))
+
+    files = [case.image.name for case in cases]
+    return FolderResult(done, kept, set_aside, journal.write_manifest(files), journal.expected_dice(files))
 
 
-def expected(adapter: Adapter, count: int) -> list[dict[str, Any]]:
-    """For each image of the last batch what a judging method chose, and how well it expects that to be."""
-    verdict = getattr(adapter, "verdict", None)
-    if not isinstance(verdict, Verdict):
+def _run_key(model: Model, method: str, options: Mapping[str, Any], batch: int) -> str:
+    """Check the method and its options; return a hash of everything but the images that answers depend on."""
+    if method not in METHODS:
+        raise UserError(f"unknown method {method!r}{suggestion(method, METHODS)}")
+    for name, value in options.items():
+        checked(method, name, value)
+    parts = required_parts(method, METHODS[method].parts, model.parts)
+    settings = json.dumps(options, sort_keys=True)
+    return _hash(model.card.sha256, method, settings, str(batch), *(part_digest(part) for part in parts))
+
+
+def _expected_dice(adapter: Adapter, count: int) -> list[dict[str, Any]]:
+    """Return the journal fields about the expected Dice of each image of the last batch of `count` images."""
+    assessment = adapter.assessment() if isinstance(adapter, SelfAssessing) else None
+    if assessment is None:
         return [{}] * count
-    found, rows = verdict.prediction, torch.arange(count, device=verdict.chosen.device)
-    middle, half = (x[rows, verdict.chosen].clamp(0, 1).tolist() for x in (found.dice, found.half_width))
+    dice, half_width = (values.clamp(0, 1).tolist() for values in (assessment.dice, assessment.half_width))
     return [
         {
-            "reading": verdict.candidates[choice], "expected_dice": m,
-            "expected_low": max(0.0, m - h), "expected_high": min(1.0, m + h),
+            "reading": choice,
+            "expected_dice": middle,
+            "expected_low": max(0.0, middle - half),
+            "expected_high": min(1.0, middle + half),
         }
-        for choice, m, h in zip(verdict.chosen.tolist(), middle, half, strict=True)
-    ]  # fmt: skip
-
-
-def _write(
-    loaded: Loaded, logits: torch.Tensor, benchmark: Benchmark, out: Path, key: str, overlays: bool
-) -> list[JournalEntry]:
-    entries = []
-    for case, logit, size in zip(loaded.cases, logits, loaded.sizes, strict=True):
-        own = F.interpolate(logit[None].float(), size, mode="bilinear", align_corners=False)[0]
-        largest, labels = own.softmax(0).max(0)
-        array = labels.to(torch.uint8).cpu().numpy()
-        mask, picture = Path("masks") / f"{case.name}.png", Path("overlays") / f"{case.name}.jpg"
-        _save(out / mask, benchmark.decode(array))
-        if overlays:
-            _save(out / picture, draw_overlay(read_image(case.image), array))
-        facts: dict[str, Any] = {"mask": str(mask), "overlay": str(picture) if overlays else ""}
-        facts |= {"foreground": float((array > 0).mean()), "confidence": float(largest.mean())}
-        entries.append(JournalEntry(case.image.name, "done", key=key, width=size[1], height=size[0], **facts))
-    return entries
-
-
-def _save(path: Path, array: np.ndarray) -> None:
-    with atomic_file(path) as temporary:
-        Image.fromarray(array).save(temporary)
+        for choice, middle, half in zip(assessment.choices, dice, half_width, strict=True)
+    ]
 
 
 def _hash(*parts: str) -> str:

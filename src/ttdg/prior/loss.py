@@ -15,17 +15,24 @@ from ttdg.prior.module import MorphologyPrior
 def prior_loss(
     prior: MorphologyPrior, maps: dict[str, Tensor], labels: Int[Tensor, "b h w"]
 ) -> Float[Tensor, ""]:
-    """L(𝒰): nodes of the true structures, matched to the universe jointly, should score highest where they match."""
+    """L(𝒰) of a batch: trains nodes of the true structures to score highest at the universe points they match.
+
+    Args:
+        prior: the prior to train.
+        maps: feature maps of the batch, as `feature_maps` returns them.
+        labels: true labels of the batch.
+    """
     nodes = prior.nodes(prior.project(maps, labels.shape[1:]), labels)
-    together, mine = gather_nodes(nodes)
-    U = prior.match(together)[mine]
-    loss = universe_loss(nodes.features, prior.points_of_universe(), U, nodes.mask, tau=prior.spec.tau)
-    share = nodes.mask.sum() * (len(together.mask) // len(nodes.mask)) / together.mask.sum().clamp(min=1)
-    return loss * share  # the mean over processes is then the mean over all nodes
+    all_nodes, rows = gather_nodes(nodes)
+    U = prior.match(all_nodes)[rows]
+    loss = universe_loss(nodes.features, prior.universe_points(), U, nodes.mask, tau=prior.spec.tau)
+    # With this weight the mean over processes is the mean over all nodes.
+    weight = nodes.mask.sum() * (len(all_nodes.mask) // len(nodes.mask)) / all_nodes.mask.sum().clamp(min=1)
+    return loss * weight
 
 
 def gather_nodes(nodes: Nodes) -> tuple[Nodes, slice]:
-    """All processes' nodes, since the graphs of the whole batch are matched jointly, and which of them are ours."""
+    """Nodes of all processes, because the whole batch is matched jointly, and the rows of this process."""
     if not (dist.is_available() and dist.is_initialized()):
         return nodes, slice(None)
     parts = []

@@ -1,4 +1,4 @@
-"""From rows to numbers: means by target and seed, and each image's difference to the baseline."""
+"""Means of scores, and the Dice difference of each image to the baseline."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from ttdg.bench.results import SETTING, RunTable, polars
+from ttdg.bench.results import SETTING_COLUMNS, RunTable, import_polars
 from ttdg.evaluation.records import PERCENT
 
 if TYPE_CHECKING:
     import polars as pl
 
-IMAGE = ("target", "site", "case")
+IMAGE_COLUMNS = ("target", "site", "case")
 
 
 @dataclass(frozen=True)
-class Group:
-    """What one table shows together."""
+class TableGroup:
+    """The scorings that one table shows: an experiment with one stream and one batch size."""
 
     experiment: str
     protocol: str
@@ -28,63 +28,73 @@ class Group:
 
 @dataclass(frozen=True)
 class TransferDifferences:
-    """One source model's targets, image by image: differences to the baseline, averaged over seeds, in Dice points."""
+    """Dice differences to the baseline for one transfer, in points.
+
+    Attributes:
+        name: Name of the transfer, as in the table header.
+        differences: One value per image, averaged over seeds.
+        by_seed: One value per image and seed.
+    """
 
     name: str
     differences: Float[np.ndarray, "n"]
-    by_seed: Float[np.ndarray, "k"]  # every image of every seed
+    by_seed: Float[np.ndarray, "k"]
 
 
-def groups(table: RunTable) -> list[Group]:
+def table_groups(table: RunTable) -> list[TableGroup]:
+    """Return the groups of a run in the order of its plan."""
     names = ("experiment", "protocol", "stream", "batch")
-    return [Group(*row) for row in table.settings().select(names).unique(maintain_order=True).iter_rows()]
+    return [
+        TableGroup(*row) for row in table.settings().select(names).unique(maintain_order=True).iter_rows()
+    ]
 
 
 def column_name(protocol: str, sources: str, target: str) -> str:
-    """A transfer as a table's head: the target where all others were sources, else from → to."""
+    """Return the table header of a transfer: the target in leave-one-out, else sources → target."""
     if protocol == "leave-one-out":
         return target
     return f"{sources} → rest" if protocol == "single-to-mixture" else f"{sources} → {target}"
 
 
-def reduced(table: RunTable) -> "pl.DataFrame":
-    """One line per job × target × region × metric: the mean over images, in percent where a score is a share.
+def mean_scores(table: RunTable) -> "pl.DataFrame":
+    """Return the mean over images per job, target, region and metric; scores in [0, 1] become percent.
 
-    `instance_dice` is a mean over instances, as its definition says, and so weighted by their number.
+    `instance_dice` is by definition a mean over instances, so images are weighted by their number of instances.
     """
-    pl = polars()
+    pl = import_polars()
     keys = ["job", "target", "region", "metric"]
     rows = table.rows.filter(pl.col("metric") != "instance_dice")
     means = rows.group_by(keys, maintain_order=True).agg(
         pl.col("value").cast(pl.Float64).mean(), pl.len().alias("n")
     )
-    means = pl.concat([means, _by_instance(table.rows)])
+    means = pl.concat([means, _mean_over_instances(table.rows)])
     share = pl.col("metric").cast(pl.String).is_in(PERCENT)
     return means.with_columns(
         pl.when(share).then(100 * pl.col("value")).otherwise(pl.col("value")).alias("value")
     )
 
 
-def _by_instance(rows: "pl.DataFrame") -> "pl.DataFrame":
-    pl = polars()
-    place = ["job", *IMAGE, "region"]
+def _mean_over_instances(rows: "pl.DataFrame") -> "pl.DataFrame":
+    pl = import_polars()
+    keys = ["job", *IMAGE_COLUMNS, "region"]
     scores = rows.filter(pl.col("metric") == "instance_dice")
-    counts = rows.filter(pl.col("metric") == "instances").select(*place, pl.col("value").alias("instances"))
-    both = scores.join(counts, on=place).drop_nulls("value")
+    counts = rows.filter(pl.col("metric") == "instances").select(*keys, pl.col("value").alias("instances"))
+    both = scores.join(counts, on=keys).drop_nulls("value")
     mean = (pl.col("value").cast(pl.Float64) * pl.col("instances")).sum() / pl.col("instances").sum()
     return both.group_by(["job", "target", "region", "metric"]).agg(mean.alias("value"), pl.len().alias("n"))
 
 
-def with_settings(table: RunTable, frame: "pl.DataFrame") -> "pl.DataFrame":
-    """Lines of jobs as lines of tables: a job that stands in two tables is in both."""
-    pl = polars()
+def join_settings(table: RunTable, frame: "pl.DataFrame") -> "pl.DataFrame":
+    """Add the settings of the table entries to lines of jobs; a job in two tables gives two lines."""
+    pl = import_polars()
     return table.settings().join(
         frame.with_columns(pl.col("job").cast(pl.String)), on="job", maintain_order="left_right"
     )
 
 
-def in_group(frame: "pl.DataFrame", group: Group) -> "pl.DataFrame":
-    pl = polars()
+def select_group(frame: "pl.DataFrame", group: TableGroup) -> "pl.DataFrame":
+    """Return the lines of one group."""
+    pl = import_polars()
     return frame.filter(
         (pl.col("experiment") == group.experiment)
         & (pl.col("stream") == group.stream)
@@ -93,37 +103,38 @@ def in_group(frame: "pl.DataFrame", group: Group) -> "pl.DataFrame":
 
 
 def image_dice(table: RunTable) -> "pl.DataFrame":
-    """One line per entry × image: Dice in percent, averaged over regions."""
-    pl = polars()
+    """Return Dice per table entry and image, in percent, averaged over regions."""
+    pl = import_polars()
     rows = table.rows.filter(pl.col("metric") == "dice")
     mean = (100 * pl.col("value").cast(pl.Float64)).mean().alias("dice")
-    return with_settings(table, rows.group_by(["job", *IMAGE], maintain_order=True).agg(mean))
+    return join_settings(table, rows.group_by(["job", *IMAGE_COLUMNS], maintain_order=True).agg(mean))
 
 
-def differences(images: "pl.DataFrame", baseline: str) -> "pl.DataFrame":
-    """Each image's Dice minus the baseline's with the same model, stream, batch and seed."""
-    pl = polars()
-    same = [name for name in SETTING if name != "method"] + list(IMAGE)
+def dice_differences(images: "pl.DataFrame", baseline: str) -> "pl.DataFrame":
+    """Add the Dice of the baseline with the same model, stream, batch and seed, and the difference to it."""
+    pl = import_polars()
+    same = [name for name in SETTING_COLUMNS if name != "method"] + list(IMAGE_COLUMNS)
     base = images.filter(pl.col("method") == baseline).select(*same, pl.col("dice").alias("baseline"))
     joined = images.join(base, on=same, how="inner", maintain_order="left")
     return joined.with_columns((pl.col("dice") - pl.col("baseline")).alias("difference"))
 
 
-def by_transfer(paired: "pl.DataFrame", method: str) -> list[TransferDifferences]:
-    """The method's transfers in the order of the table."""
-    pl = polars()
+def transfer_differences(paired: "pl.DataFrame", method: str) -> list[TransferDifferences]:
+    """Return the differences of a method for each transfer, in the order of the table."""
+    pl = import_polars()
     mine = paired.filter(pl.col("method") == method)
-    found = []
+    result = []
     for (protocol, sources, target), part in mine.group_by(
         ["protocol", "sources", "target"], maintain_order=True
     ):
         over_seeds = part.group_by(["site", "case"], maintain_order=True).agg(pl.col("difference").mean())
         name = column_name(str(protocol), str(sources), str(target))
-        found.append(
+        result.append(
             TransferDifferences(name, over_seeds["difference"].to_numpy(), part["difference"].to_numpy())
         )
-    return found
+    return result
 
 
-def distinct(frame: "pl.DataFrame", name: str) -> Sequence[str]:
+def distinct_values(frame: "pl.DataFrame", name: str) -> Sequence[str]:
+    """Return the distinct values of a column in order of appearance."""
     return [str(value) for value in frame[name].unique(maintain_order=True)]

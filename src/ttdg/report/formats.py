@@ -1,7 +1,8 @@
-"""A table in the formats people paste: Markdown, LaTeX, CSV."""
+"""Tables as Markdown, LaTeX and CSV text."""
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 
 from ttdg.report.tables import Cell, ReportTable
@@ -12,58 +13,64 @@ MATHS = {"±": r"$\pm$", "→": r"$\rightarrow$", "Δ": r"$\Delta$", "φ": r"$\v
          "≥": r"$\geq$", "λ": r"$\lambda$", "γ": r"$\gamma$", "τ": r"$\tau$", "β": r"$\beta$"}  # fmt: skip
 
 
-def markdown(views: Sequence[ReportTable]) -> str:
-    return "\n\n".join(_markdown(view) for view in views) + "\n"
+def to_markdown(tables: Sequence[ReportTable]) -> str:
+    """Return the tables as Markdown, each with its title and note."""
+    return "\n\n".join(_markdown(table) for table in tables) + "\n"
 
 
-def _markdown(view: ReportTable) -> str:
-    lines = [f"**{view.title}**", "", _line(view.header), "|---" * len(view.header) + "|"]
-    lines += [_line([_bold(cell) for cell in row]) for row in view.rows]
-    return "\n".join([*lines, *(["", f"_{view.note}_"] if view.note else [])])
+def _markdown(table: ReportTable) -> str:
+    lines = [f"**{escape_markdown(table.title)}**", "", _markdown_line(table.header)]
+    lines.append("|---" * len(table.header) + "|")
+    lines += [
+        _markdown_line([f"**{cell.text}**" if cell.best else cell.text for cell in row]) for row in table.rows
+    ]
+    return "\n".join([*lines, *(["", f"_{escape_markdown(table.note)}_"] if table.note else [])])
 
 
-def _line(texts: Sequence[str]) -> str:
-    return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
+def _markdown_line(texts: Sequence[str]) -> str:
+    return "| " + " | ".join(escape_markdown(text).replace("|", "\\|") for text in texts) + " |"
 
 
-def _bold(cell: Cell) -> str:
-    return f"**{cell.text}**" if cell.best else cell.text
+def escape_markdown(text: str) -> str:
+    """Escape HTML tags, comments and entities, which Markdown would pass on, and put the text on one line."""
+    text = re.sub(r"&(?=#?\w+;)", "&amp;", " ".join(text.split("\n")))
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 
 
-def latex(views: Sequence[ReportTable]) -> str:
-    """Needs booktabs."""
-    return "\n\n".join(_latex(view) for view in views) + "\n"
+def to_latex(tables: Sequence[ReportTable]) -> str:
+    """Return the tables as LaTeX, which needs the package booktabs."""
+    return "\n\n".join(_latex(table) for table in tables) + "\n"
 
 
-def _latex(view: ReportTable) -> str:
-    rows = [" & ".join(_tex(cell) for cell in row) + r" \\" for row in view.rows]
-    caption = escaped(view.title + (f". {view.note}" if view.note else ""))
-    columns = "l" + "r" * (len(view.header) - 1)
+def _latex(table: ReportTable) -> str:
+    rows = [" & ".join(_latex_cell(cell) for cell in row) + r" \\" for row in table.rows]
+    caption = escape_latex(table.title + (f". {table.note}" if table.note else ""))
+    columns = "l" + "r" * (len(table.header) - 1)
     return "\n".join([
         r"\begin{table}", r"\centering", rf"\caption{{{caption}}}", rf"\begin{{tabular}}{{{columns}}}",
-        r"\toprule", " & ".join(escaped(name) for name in view.header) + r" \\", r"\midrule", *rows,
+        r"\toprule", " & ".join(escape_latex(name) for name in table.header) + r" \\", r"\midrule", *rows,
         r"\bottomrule", r"\end{tabular}", r"\end{table}",
     ])  # fmt: skip
 
 
-def _tex(cell: Cell) -> str:
-    text = escaped(cell.text)
+def _latex_cell(cell: Cell) -> str:
+    text = escape_latex(cell.text)
     return rf"\textbf{{{text}}}" if cell.best else text
 
 
-def escaped(text: str) -> str:
-    """Plain text as LaTeX shows it."""
+def escape_latex(text: str) -> str:
+    """Return LaTeX that prints the text; symbols such as ± become mathematics."""
     return "".join(ESCAPES.get(letter, MATHS.get(letter, letter)) for letter in text)
 
 
-def comma_separated(views: Sequence[ReportTable]) -> str:
-    """All tables below each other, one line a cell, values unrounded: what a spreadsheet can pivot."""
+def to_csv(tables: Sequence[ReportTable]) -> str:
+    """Return all tables as one CSV text with a line per cell and unrounded values."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("table", "row", "column", "text", "value", "best"))
-    for view in views:
-        for row in view.rows:
-            for name, cell in zip(view.header[1:], row[1:], strict=True):
+    for table in tables:
+        for row in table.rows:
+            for name, cell in zip(table.header[1:], row[1:], strict=True):
                 value = "" if cell.value is None else f"{cell.value:.6g}"
-                writer.writerow((view.title, row[0].text, name, cell.text, value, int(cell.best)))
+                writer.writerow((table.title, row[0].text, name, cell.text, value, int(cell.best)))
     return text.getvalue()

@@ -1,85 +1,86 @@
-"""The report as one HTML file that needs nothing beside it."""
+"""The report as one self-contained HTML file."""
 
 import base64
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 from ttdg.bench.results import RunTable
 from ttdg.files import write_text
-from ttdg.report.aggregate import differences, groups, image_dice, in_group
+from ttdg.report.aggregate import dice_differences, image_dice, select_group, table_groups
 from ttdg.report.figures.panels import draw_panels
-from ttdg.report.figures.plots import by_site, paired_differences
-from ttdg.report.tables import ReportTable, heading
-from ttdg.report.worst_cases import Worst, cost, worst
+from ttdg.report.figures.plots import dice_boxplots, difference_curves
+from ttdg.report.rendering import render_html
+from ttdg.report.tables import ReportTable, table_title
+from ttdg.report.worst_cases import WorstCase, drawing_seconds, find_worst_cases
 
 
 @dataclass(frozen=True)
-class Section:
-    """The pictures of one group of tables."""
+class ReportSection:
+    """Figures of one group of tables; images are PNG files in base64."""
 
     title: str
-    sites: str  # base64, as are the next
+    sites: str
     differences: str
-    worst: Sequence[Worst]
-    pictures: str
+    worst: Sequence[WorstCase]
+    pictures: str  # images of the worst cases, separated by spaces
 
 
 def write_html(path: Path, table: RunTable, views: Sequence[ReportTable], run: Path, seconds: float) -> Path:
-    """`seconds` is what drawing the worst cases may take in all; what does not fit is listed without pictures."""
+    """Write the page.
+
+    Args:
+        path: File to write.
+        table: The run.
+        views: Tables of the page.
+        run: Folder of the run.
+        seconds: Time limit for drawing the worst cases; cases beyond it are listed without images.
+    """
     write_text(path, render_html("report.html", run=table.run, views=views, sections=_sections(table, run, seconds),
                             images=sum(line["images"] for line in table.about.values()), jobs=len(table.about),
                             rows=len(table.rows)))  # fmt: skip
     return path
 
 
-def render_html(template: str, **values: object) -> str:
-    from jinja2 import Environment, StrictUndefined
-
-    text = resources.files("ttdg.report").joinpath("templates", template).read_text(encoding="utf-8")
-    return Environment(autoescape=True, undefined=StrictUndefined).from_string(text).render(**values)
-
-
-def _sections(table: RunTable, run: Path, seconds: float) -> list[Section]:
-    found, images = [], image_dice(table)
-    for group in groups(table):
-        mine = in_group(images, group)
-        paired = differences(mine, table.run.baseline)
-        cases = worst(paired, table.run.baseline)
+def _sections(table: RunTable, run: Path, seconds: float) -> list[ReportSection]:
+    sections, images = [], image_dice(table)
+    for group in table_groups(table):
+        mine = select_group(images, group)
+        paired = dice_differences(mine, table.run.baseline)
+        cases = find_worst_cases(paired, table.run.baseline)
         drawn = ""
-        if cases and (needed := cost(table, cases)) <= seconds:
+        if cases and (needed := drawing_seconds(table, cases)) <= seconds:
             seconds -= needed
-            drawn = _picture(table, cases, run)
-        title = heading(group, "images")
-        found.append(
-            Section(
+            drawn = _draw_worst(table, cases, run)
+        title = table_title(group, "images")
+        sections.append(
+            ReportSection(
                 title,
-                _text(by_site(mine)),
-                _text(paired_differences(paired, table.run.baseline)),
+                _base64(dice_boxplots(mine)),
+                _base64(difference_curves(paired, table.run.baseline)),
                 cases,
                 drawn,
             )
         )
-    return found
+    return sections
 
 
-def _picture(table: RunTable, cases: Sequence[Worst], run: Path) -> str:
-    """One picture a case, where the data are at hand; nothing where they are not."""
+def _draw_worst(table: RunTable, cases: Sequence[WorstCase], run: Path) -> str:
+    """Draw one image per case; return an empty text if data or models are missing."""
     if not table.run.data:
         return ""
-    from ttdg.report.figures.answers import data_and_models, worst_panels
+    from ttdg.report.figures.answers import folder_with_models, worst_panels
 
-    if (place := data_and_models(table.run, run)) is None:
+    if (folder := folder_with_models(table.run, run)) is None:
         return ""
     parts = []
-    with tempfile.TemporaryDirectory() as folder:
-        for number, panel in enumerate(worst_panels(table, cases, place)):
+    with tempfile.TemporaryDirectory() as scratch:
+        for number, panel in enumerate(worst_panels(table, cases, folder)):
             labels = [str(label) for label in range(int(panel.truth.max()) + 2)]
-            parts.append(draw_panels(Path(folder) / f"{number}.png", [panel], labels).read_bytes())
-    return " ".join(_text(part) for part in parts)
+            parts.append(draw_panels(Path(scratch) / f"{number}.png", [panel], labels).read_bytes())
+    return " ".join(_base64(part) for part in parts)
 
 
-def _text(data: bytes) -> str:
+def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()

@@ -1,14 +1,14 @@
-"""Tables as values, in the paper's form; every printed format is a function of these."""
+"""Report tables as values, in the paper's layout; `ttdg.report.formats` prints them."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ttdg.bench.results import polars
+from ttdg.bench.results import import_polars
 from ttdg.evaluation import statistics as st
 from ttdg.evaluation.protocols import STREAMS
-from ttdg.report.aggregate import Group, column_name, distinct
+from ttdg.report.aggregate import TableGroup, column_name, distinct_values
 
 if TYPE_CHECKING:
     import polars as pl
@@ -26,13 +26,17 @@ LOWER_IS_BETTER = ("hd95", "assd")
 
 @dataclass(frozen=True)
 class Cell:
+    """A table cell: its text, a number to sort by, and whether it is the best of its column."""
+
     text: str
-    value: float | None = None  # to sort by
+    value: float | None = None
     best: bool = False
 
 
 @dataclass(frozen=True)
 class ReportTable:
+    """A table with a title, a header, rows, and a note below it."""
+
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -40,24 +44,25 @@ class ReportTable:
 
 
 def with_notes(view: ReportTable, remarks: Mapping[str, str]) -> ReportTable:
-    """The view, with what must be said of some of its rows."""
+    """Append notes on individual rows, by row label, to the note of a table."""
     words = [f"{row[0].text} {remarks[row[0].text]}" for row in view.rows if row[0].text in remarks]
     return replace(view, note="; ".join(filter(None, [view.note, *words])))
 
 
-def heading(group: Group, what: str) -> str:
+def table_title(group: TableGroup, what: str) -> str:
+    """Return the title of a table: experiment, content, protocol, stream and batch size."""
     return f"{group.experiment}: {what} ({group.protocol}; {STREAMS[group.stream]}; batch {group.batch})"
 
 
-def score_table(means: "pl.DataFrame", group: Group, metric: str, region: str = "") -> ReportTable:
-    """Methods by transfers; mean ± standard deviation over seeds, the best of each column marked."""
-    pl = polars()
+def score_table(means: "pl.DataFrame", group: TableGroup, metric: str, region: str = "") -> ReportTable:
+    """Return a table of methods by transfers: mean ± standard deviation over seeds, the best of each column marked."""
+    pl = import_polars()
     mine = means.filter(pl.col("metric") == metric)
     per_seed = mine.group_by(["method", "sources", "target", "seed"], maintain_order=True).agg(
         pl.col("value").mean()
     )
     columns = list(dict.fromkeys(per_seed.select("sources", "target").iter_rows()))
-    methods = distinct(per_seed, "method")
+    methods = distinct_values(per_seed, "method")
     values: dict[tuple[str, int], list[float]] = {}
     for method in methods:
         part = per_seed.filter(pl.col("method") == method)
@@ -69,21 +74,24 @@ def score_table(means: "pl.DataFrame", group: Group, metric: str, region: str = 
     names = [column_name(group.protocol, *column) for column in columns]
     what = SCORES[metric] + (f" of {region}" if region else "")
     return ReportTable(
-        heading(group, what), ("method", *names, "mean"), _marked(methods, values, metric), _seeds(mine)
+        table_title(group, what),
+        ("method", *names, "mean"),
+        _score_rows(methods, values, metric),
+        _seeds_note(mine),
     )
 
 
-def _seeds(frame: "pl.DataFrame") -> str:
+def _seeds_note(frame: "pl.DataFrame") -> str:
     count = frame["seed"].n_unique()
     return f"mean ± standard deviation over {count} seeds" if count > 1 else "one seed: no spread is known"
 
 
-def _marked(
+def _score_rows(
     methods: Sequence[str], values: Mapping[tuple[str, int], list[float]], metric: str
 ) -> tuple[tuple[Cell, ...], ...]:
     width = 1 + max(number for _, number in values)
     sign = -1 if metric in LOWER_IS_BETTER else 1
-    shown = {place: round(st.mean_and_spread(v)[0], 1) for place, v in values.items() if v}
+    shown = {cell: round(st.mean_and_spread(v)[0], 1) for cell, v in values.items() if v}
     best = [
         max((sign * shown[m, n] for m in methods if (m, n) in shown), default=math.nan) for n in range(width)
     ]

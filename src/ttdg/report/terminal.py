@@ -1,11 +1,13 @@
-"""Tables from records, for the terminal and for pages."""
+"""A table of scores for the terminal and for the demo's page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ttdg.adaptation import reconstructions
-from ttdg.evaluation.old_records import Records
+from ttdg.evaluation.evaluate import Evaluation
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SiteRow:
-    """One method on one site: means over every image and region, in percent; E is E_φ^max."""
+    """One method on one site: means over every image and region, in percent; `alignment` is E_φ^max."""
 
     site: str
     method: str
@@ -22,41 +24,49 @@ class SiteRow:
     alignment: float
     structure: float
     by_region: dict[str, float]
-    milliseconds: float
+    milliseconds: float  # per image
 
 
-def summarise(records: Records) -> list[SiteRow]:
-    rows = []
-    for site in records.values("site"):
-        for method in (here := records.where(site=site)).values("method"):
-            rows.append(_row(site, method, here.where(method=method)))
-    return rows
+def summarise(evaluations: Sequence[Evaluation]) -> list[SiteRow]:
+    """Return one row per evaluation, grouped by site."""
+    rows = [_summary(evaluation) for evaluation in evaluations]
+    order = {site: number for number, site in enumerate(dict.fromkeys(row.site for row in rows))}
+    return sorted(rows, key=lambda row: order[row.site])
 
 
-def _row(site: str, method: str, records: Records) -> SiteRow:
-    regions = records.values("region")
+def _summary(evaluation: Evaluation) -> SiteRow:
+    """Means over all images; E_φ^max is averaged over regions."""
+    values: dict[str, list[float]] = {}
+    by_region: dict[str, list[float]] = {}
+    for _, _, _, region, metric, value in evaluation.rows:
+        values.setdefault(metric, []).append(value)
+        if metric == "dice":
+            by_region.setdefault(region, []).append(value)
+    about = evaluation.about
+
+    def percent(metric: str) -> float:
+        return 100 * float(np.mean(values[metric]))
+
     return SiteRow(
-        site,
-        method,
-        len(records.values("case")),
-        100 * records.mean("dice"),
-        100 * records.max_alignment(),
-        100 * records.mean("structure"),
-        {region: 100 * records.where(region=region).mean("dice") for region in regions},
-        1000 * records.mean("seconds"),
+        about["site"],
+        about["method"],
+        about["images"],
+        percent("dice"),
+        percent("alignment_max"),
+        percent("structure"),
+        {region: 100 * float(np.mean(dice)) for region, dice in by_region.items()},
+        1000 * float(np.mean(values["seconds"])),
     )
 
 
 def scores_table(rows: Sequence[SiteRow], title: str) -> "Table":
-    """A rich table, the best Dice of each site in bold."""
+    """Return a rich table; the best Dice of each site is bold."""
     from rich.table import Table
 
     regions = list(rows[0].by_region) if rows else []
     several = len(regions) > 1
-    rebuilt = [f"{name} is a reconstruction" for name in reconstructions(row.method for row in rows)]
-    table = Table(
-        title=title, title_justify="left", caption="; ".join(rebuilt) or None, caption_justify="left"
-    )
+    notes = [f"{name} is a reconstruction" for name in reconstructions(row.method for row in rows)]
+    table = Table(title=title, title_justify="left", caption="; ".join(notes) or None, caption_justify="left")
     for name in ("site", "method"):
         table.add_column(name)
     for name in ("images", "Dice", *(regions if several else []), "E", "S", "ms/image"):

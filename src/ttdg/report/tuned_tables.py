@@ -1,4 +1,4 @@
-"""The options that were chosen for a run's tuned rows, as a table."""
+"""Tables of the options that were chosen for tuned rows."""
 
 from collections.abc import Mapping
 
@@ -14,8 +14,8 @@ NOTE = (
 
 
 def tuned_tables(table: RunTable) -> list[ReportTable]:
-    """A table for each experiment with tuned rows: methods by splits."""
-    found: dict[str, dict[str, dict[str, str]]] = {}
+    """Return a table of methods by splits for each experiment that has tuned rows."""
+    chosen: dict[str, dict[str, dict[str, str]]] = {}
     for entry in table.run.entries:
         job = table.run.jobs[entry.job]
         if entry.job in table.about and isinstance(job, Scoring) and job.tuning:
@@ -23,11 +23,11 @@ def tuned_tables(table: RunTable) -> list[ReportTable]:
             text = ", ".join(f"{name} {_short(value)}" for name, value in options.items())
             for target in job.targets:
                 split = column_name(entry.protocol, entry.sources, target.name)
-                found.setdefault(entry.experiment, {}).setdefault(entry.label, {})[split] = text
-    return [_view(experiment, rows) for experiment, rows in found.items()]
+                chosen.setdefault(entry.experiment, {}).setdefault(entry.label, {})[split] = text
+    return [_options_table(experiment, rows) for experiment, rows in chosen.items()]
 
 
-def _view(experiment: str, rows: Mapping[str, Mapping[str, str]]) -> ReportTable:
+def _options_table(experiment: str, rows: Mapping[str, Mapping[str, str]]) -> ReportTable:
     splits = tuple(dict.fromkeys(split for by_split in rows.values() for split in by_split))
     cells = (
         (Cell(label), *(Cell(by_split.get(split, "–")) for split in splits))

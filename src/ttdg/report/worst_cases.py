@@ -1,18 +1,18 @@
-"""The images a method made worst, from the records alone."""
+"""The images that lose the most Dice against the baseline, found in the records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ttdg.bench.results import SETTING, RunTable, polars
+from ttdg.bench.results import SETTING_COLUMNS, RunTable, import_polars
 
 if TYPE_CHECKING:
     import polars as pl
 
 
 @dataclass(frozen=True)
-class Worst:
-    """One image of one scoring, with the scoring of the baseline beside it."""
+class WorstCase:
+    """An image with its Dice in percent and job, for a method and for the baseline."""
 
     method: str
     target: str
@@ -24,10 +24,10 @@ class Worst:
     baseline_job: str
 
 
-def worst(paired: "pl.DataFrame", baseline: str, count: int = 4) -> list[Worst]:
-    """The largest losses of a table, at most one an image."""
-    pl = polars()
-    same = [name for name in SETTING if name != "method"]
+def find_worst_cases(paired: "pl.DataFrame", baseline: str, count: int = 4) -> list[WorstCase]:
+    """Return the largest losses of a table, at most one per image."""
+    pl = import_polars()
+    same = [name for name in SETTING_COLUMNS if name != "method"]
     jobs = paired.filter(pl.col("method") == baseline).select(
         *same, "target", pl.col("job").alias("baseline_job")
     )
@@ -40,10 +40,10 @@ def worst(paired: "pl.DataFrame", baseline: str, count: int = 4) -> list[Worst]:
     fields = ("method", "target", "site", "case", "dice", "baseline", "job", "baseline_job")
     chosen = lines.sort(["difference", "site", "case"]).head(count).select(fields)
     words = chosen.with_columns(pl.col("target", "site", "case").cast(pl.String))
-    return [Worst(**line) for line in words.iter_rows(named=True)]
+    return [WorstCase(**line) for line in words.iter_rows(named=True)]
 
 
-def cost(table: RunTable, cases: Sequence[Worst]) -> float:
-    """Seconds that drawing would take, from what the scorings took."""
+def drawing_seconds(table: RunTable, cases: Sequence[WorstCase]) -> float:
+    """Estimate the seconds that drawing these cases takes, from the recorded time of their scorings."""
     jobs = {job for case in cases for job in (case.job, case.baseline_job)}
     return float(sum(table.about[job]["all_seconds"] for job in jobs))

@@ -1,25 +1,32 @@
-"""`ttdg report`: every format of a run's tables, and the page."""
+"""Writing a report: tables in all formats, the HTML page, and the curves."""
 
 import json
 from pathlib import Path
 
 from ttdg.bench.results import RunTable
-from ttdg.bench.verify import FILE, rows_digest
+from ttdg.bench.verification import VERIFICATION_FILE, rows_digest
 from ttdg.errors import UserError
 from ttdg.files import write_text
 from ttdg.report.comparison import report_tables
 from ttdg.report.figures.write import write_curves
-from ttdg.report.formats import comma_separated, latex, markdown
+from ttdg.report.formats import to_csv, to_latex, to_markdown
 from ttdg.report.html import write_html
 
 
 def write_report(table: RunTable, run: Path, out: Path, pictures: float = 60.0) -> list[Path]:
-    """The same tables in every format; each file is a function of the records."""
+    """Write all tables as Markdown, LaTeX, CSV and HTML, and return the paths of the files.
+
+    Args:
+        table: The run.
+        run: Folder of the run.
+        out: Folder for the report.
+        pictures: Seconds that drawing the worst cases may take.
+    """
     tables = report_tables(table)
     texts = {
-        "tables.md": markdown(tables),
-        "tables.tex": latex(tables),
-        "tables.csv": comma_separated(tables),
+        "tables.md": to_markdown(tables),
+        "tables.tex": to_latex(tables),
+        "tables.csv": to_csv(tables),
     }
     for name, text in texts.items():
         write_text(out / name, text)
@@ -28,20 +35,20 @@ def write_report(table: RunTable, run: Path, out: Path, pictures: float = 60.0) 
 
 
 def pack_verification(table: RunTable, run: Path, folder: Path) -> list[Path]:
-    """What `ttdg verify` found, beside the packed records, where it was found of these very rows."""
+    """Copy the result of a verification beside packed records if it was made for exactly these rows."""
     try:
-        text = (run / FILE).read_text(encoding="utf-8")
-        of_these = json.loads(text)["digest"] == rows_digest(table)
+        text = (run / VERIFICATION_FILE).read_text(encoding="utf-8")
+        same_rows = json.loads(text)["digest"] == rows_digest(table)
     except (OSError, ValueError, KeyError, TypeError):
         return []
-    if not of_these:
+    if not same_rows:
         return []
-    write_text(folder / FILE, text)
-    return [folder / FILE]
+    write_text(folder / VERIFICATION_FILE, text)
+    return [folder / VERIFICATION_FILE]
 
 
-def insert(path: Path, name: str, tables: str) -> None:
-    """Put tables into a text between two marks, in place of what stands there."""
+def insert_tables(path: Path, name: str, tables: str) -> None:
+    """Replace the text between the two marks of a run in a Markdown file."""
     begin, end = f"<!-- ttdg report {name} -->", f"<!-- end of ttdg report {name} -->"
     try:
         text = path.read_text(encoding="utf-8")
@@ -49,6 +56,6 @@ def insert(path: Path, name: str, tables: str) -> None:
         _, after = rest.split(end)
     except (OSError, ValueError):
         raise UserError(
-            f"{path} lacks the lines {begin} and {end}, once each; write them where the tables go"
+            f"{path} must contain the lines {begin} and {end} once each; add them where the tables belong"
         ) from None
     write_text(path, f"{before}{begin}\n\n{tables}\n{end}{after}")

@@ -6,16 +6,22 @@ import torch
 from torch import Tensor
 
 from ttdg.data import AUGMENTATIONS, Arrays, Normalisation, augment, balanced_indices, draw, normalise
+from ttdg.data.augmentation import draw_fourier
+from ttdg.data.shifts import apply_photometric, draw_photometric
+from ttdg.data.transforms import exchange_amplitude
 from ttdg.errors import UserError
+from ttdg.training.mixstyle import draw_styles
 from ttdg.training.recipe import Recipe
 
-ON_DEVICE = 16 * 2**30  # bytes of uint8 images that may lie on a GPU
+ON_DEVICE = 16 * 2**30  # largest total size, in bytes, of uint8 images kept on a GPU
 
 
 class Pool:
-    """Sites as uint8 tensors, in memory or memory-mapped. On a GPU they are moved there once if they fit,
-    and every later step is a gather, on a stream of its own: drawing a batch waits for what it sends there, but not
-    for the training step before."""
+    """The training images of all source sites, as uint8 tensors in memory or memory-mapped.
+
+    On a GPU the images are copied to the device once if they fit. Batches are then gathered on a separate CUDA stream,
+    so that preparing a batch does not wait for the previous training step.
+    """
 
     def __init__(self, sites: Sequence[Arrays], device: torch.device) -> None:
         self.images = [site.images for site in sites]
@@ -25,14 +31,15 @@ class Pool:
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         if len(self.masks) < len(sites) or not all(self.sizes):
             raise UserError(
-                "every source site needs images with masks; run `ttdg data check` on the benchmark"
+                "a source site has no images, or has images without masks; "
+                "check the benchmark, and train on sites whose images all have masks"
             )
         if device.type == "cuda" and sum(images.numel() for images in self.images) <= ON_DEVICE:
             self.images = [images.to(device) for images in self.images]
             self.masks = [masks.to(device) for masks in self.masks]
 
     def gather(self, site: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """uint8 images and masks of the drawn (site, index) pairs, grouped by site, on the device."""
+        """Return uint8 images and masks, on the device, of (site, index) pairs that are sorted by site."""
         images, masks = [], []
         for s in range(len(self.sizes)):
             rows = index[site == s].to(self.images[s].device)
@@ -40,24 +47,50 @@ class Pool:
             masks.append(self.masks[s][rows].to(self.device))
         return torch.cat(images), torch.cat(masks)
 
-    def batch(self, recipe: Recipe, how: Normalisation, step: int, part: slice) -> tuple[Tensor, Tensor]:
-        """This process's part of the global batch of `step`: a pure function of seed and step, so that a resumed
-        run, or one on more processes, sees the same images with the same augmentation."""
+    def batch(self, recipe: Recipe, how: Normalisation, step: int, part: slice) -> tuple[Tensor, ...]:
+        """Return the rows `part` of the global batch of `step`: augmented, normalised images and their labels.
+
+        With MixStyle, the weights and partners of `draw_styles` follow.
+
+        The result depends only on the recipe and the step. A resumed run, or a run on more processes, therefore
+        trains on the same images with the same augmentation.
+        """
         if self.stream is None:
             return self._drawn(recipe, how, step, part)
-        here = torch.cuda.current_stream(self.device)
+        current = torch.cuda.current_stream(self.device)
         with torch.cuda.stream(self.stream):
             batch = self._drawn(recipe, how, step, part)
-        here.wait_stream(self.stream)
+        current.wait_stream(self.stream)
         for tensor in batch:
-            tensor.record_stream(here)
+            tensor.record_stream(current)
         return batch
 
-    def _drawn(self, recipe: Recipe, how: Normalisation, step: int, part: slice) -> tuple[Tensor, Tensor]:
+    def _drawn(self, recipe: Recipe, how: Normalisation, step: int, part: slice) -> tuple[Tensor, ...]:
         generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
         site, index = balanced_indices(self.sizes, recipe.batch, generator, power=recipe.balance)
         site, order = site.sort(stable=True)
         parameters = draw(AUGMENTATIONS[recipe.augmentation], recipe.batch, generator)[part]
-        images, masks = self.gather(site[part], index[order][part])
-        images, masks = augment(images.float() / 255, masks, parameters)
-        return normalise(images, how), masks.long()
+        if recipe.fourier or recipe.photometric:
+            # The partners of this process's images may be in the part of another process: gather the whole batch.
+            fourier = draw_fourier(site, recipe.fourier, generator)[part]
+            photometric = draw_photometric(recipe.batch, recipe.photometric, generator)[part]
+            whole, masks = self.gather(site, index[order])
+            images = _scaled(whole[part])
+            if recipe.fourier:
+                images = exchange_amplitude(images, _rows(whole, fourier.partner), fourier)
+            images, masks = augment(images, masks[part], parameters)
+            if recipe.photometric:
+                images = apply_photometric(images, _rows(whole, photometric.partner), photometric)
+        else:
+            images, masks = self.gather(site[part], index[order][part])
+            images, masks = augment(_scaled(images), masks, parameters)
+        styles = [x[part].to(self.device) for x in draw_styles(recipe, step)] if recipe.mixstyle else []
+        return normalise(images, how), masks.long(), *styles
+
+
+def _scaled(images: Tensor) -> Tensor:
+    return images.float() / 255
+
+
+def _rows(images: Tensor, rows: Tensor) -> Tensor:
+    return _scaled(images[rows.to(images.device)])

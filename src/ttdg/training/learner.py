@@ -1,4 +1,4 @@
-"""What source training minimises: L_sup + w · L(𝒰), the network and its morphology prior together."""
+"""The objective of source training, L_sup + w · L(𝒰), over the network and its morphology prior."""
 
 import torch
 from jaxtyping import Float, Int
@@ -7,19 +7,45 @@ from torch import Tensor, nn
 from ttdg.networks import Segmenter
 from ttdg.prior import MorphologyPrior, feature_maps, prior_loss
 from ttdg.training.losses import LOSSES
+from ttdg.training.mixstyle import Partners, StyleMixing, Weights
 
 
 class Learner(nn.Module):
-    """One module with one forward pass, so that several processes can share the work."""
+    """Computes the training loss in one forward pass, as distributed training requires.
 
-    def __init__(self, network: Segmenter, prior: MorphologyPrior | None, loss: str, weight: float) -> None:
+    Without a prior the loss is L_sup alone. `mixstyle` installs MixStyle in the network's encoder.
+    """
+
+    def __init__(
+        self,
+        network: Segmenter,
+        prior: MorphologyPrior | None,
+        loss: str,
+        weight: float,
+        mixstyle: bool = False,
+    ) -> None:
         super().__init__()
+        self.styles = StyleMixing(network) if mixstyle else None
         self.network, self.prior = network, prior
         self.supervised, self.weight = LOSSES[loss], weight
-        for untrained in () if prior is None else (prior.edges, prior.affinity):  # L(𝒰) does not reach them
-            untrained.requires_grad_(False)
+        if prior is not None:
+            for unused in (prior.edges, prior.affinity):  # L(𝒰) has no gradient with respect to them
+                unused.requires_grad_(False)
 
-    def forward(self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b h w"]) -> Float[Tensor, ""]:
+    def forward(
+        self,
+        images: Float[Tensor, "b c h w"],
+        labels: Int[Tensor, "b h w"],
+        weights: Weights | None = None,
+        partners: Partners | None = None,
+    ) -> Float[Tensor, ""]:
+        """Return the loss of a batch of normalised images; `weights` and `partners` are those of MixStyle."""
+        if self.styles is None or weights is None or partners is None:
+            return self._loss(images, labels)
+        with self.styles.using(weights, partners):
+            return self._loss(images, labels)
+
+    def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
         if self.prior is None:
             return self.supervised(self.network(images).float(), labels)
         logits, maps = feature_maps(self.network, images)

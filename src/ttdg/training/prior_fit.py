@@ -1,4 +1,4 @@
-"""A morphology prior fitted afterwards to a trained network, which stays as it is."""
+"""Fits a morphology prior to a trained network without changing the network."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -24,20 +24,20 @@ def fit_prior(
     progress: Callable[[int], None] = lambda done: None,
     **settings: Any,
 ) -> MorphologyPrior:
-    """φ and 𝒰 for this network from its source images: L(𝒰) with AdamW, the rate falling to 0.
+    """Fit φ and 𝒰 to source images by minimising L(𝒰) with AdamW; the learning rate decays to 0.
 
-    Any network with encode, decoded and head will do. `settings` are those of `PriorSpec`. The same images, seed and
-    settings give the same prior.
+    The network needs the methods `encode`, `decoded` and `head`. `settings` are fields of `PriorSpec`. Equal images,
+    seed and settings give equal priors.
     """
     frozen: Any = copy.deepcopy(network).eval().requires_grad_(False)
     device = next(frozen.parameters()).device
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         prior = prior_for(frozen, len(benchmark.labels), **settings).train()
-    for untrained in (prior.edges, prior.affinity):  # L(𝒰) does not reach them
-        untrained.requires_grad_(False)
-    used = [parameter for parameter in prior.parameters() if parameter.requires_grad]
-    optimiser = torch.optim.AdamW(used, RATE, weight_decay=0.0, fused=device.type == "cuda")
+    for unused in (prior.edges, prior.affinity):  # L(𝒰) has no gradient with respect to them
+        unused.requires_grad_(False)
+    trained = [parameter for parameter in prior.parameters() if parameter.requires_grad]
+    optimiser = torch.optim.AdamW(trained, RATE, weight_decay=0.0, fused=device.type == "cuda")
     pool, recipe = Pool(list(sources.values()), device), Recipe(batch=BATCH, steps=steps, lr=RATE, seed=seed)
     for step in range(1, steps + 1):
         images, labels = pool.batch(recipe, benchmark.normalisation, step, slice(0, BATCH))

@@ -1,72 +1,120 @@
-"""How a source model is trained: one value, stored with the model."""
+"""The settings of source training, stored with the model. Importing them does not import torch."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ttdg.data import AUGMENTATIONS
 from ttdg.errors import UserError, suggestion
-from ttdg.networks import ENCODERS
-from ttdg.prior import PriorSpec
-from ttdg.training.losses import LOSSES
 
+CHOICES: Mapping[str, Sequence[Any]] = {
+    "encoder": ("light", "resnet18", "resnet34", "resnet50"),
+    "strides": ("v1", "v1.5"),
+    "optimiser": ("sgd", "adamw"),
+    "loss": ("ce", "dice+ce"),
+    "augmentation": ("none", "standard", "strong"),
+    "precision": ("auto", "32", "bf16"),
+}
 SAMPLINGS = (2, 4, 8, 16)
-CHOICES = {"strides": ("v1", "v1.5"), "optimiser": ("sgd", "adamw"), "precision": ("auto", "32", "bf16")}
+POSITIVE = ("steps", "batch", "lr", "points", "tau")
+OPTIONAL = (
+    "fourier",
+    "photometric",
+    "mixstyle",
+    "average",
+)  # stored only if they are not 0, that is, not off
+
+
+def _setting(default: Any, description: str) -> Any:
+    """A field with a description, which the command line shows as its help."""
+    return field(default=default, metadata={"help": description})
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The paper's choices are the defaults where it makes one: SGD, momentum 0.9, lr 1e-3, batch 8."""
+    """Settings of a training run.
 
-    encoder: str = "resnet50"
-    encoder_weights: str | None = None  # torchvision-named ImageNet weights
-    strides: str = "v1.5"
-    steps: int = 4000
-    batch: int = 8  # over all processes
-    optimiser: str = "sgd"
-    lr: float = 1e-3
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    power: float = 0.9  # lr · (1 − step/steps)^power
-    loss: str = "dice+ce"
-    augmentation: str = "standard"
-    balance: float = 0.5  # sites are drawn ∝ (number of cases)^balance
-    universe: float = 0.1  # weight of L(𝒰); 0 trains no morphology prior
-    precision: str = "auto"
-    seed: int = 0
-    deterministic: bool = False
-    points: int = PriorSpec.points  # of 𝒰, a tissue
-    sampling: int = PriorSpec.stride  # pixels from node to node
-    edges: float = PriorSpec.edge_weight  # λ, of the edges in the matching
-    tau: float = PriorSpec.tau  # of the posterior and the loss
+    Defaults follow the paper where it gives a value: SGD, momentum 0.9, learning rate 1e-3, batch 8.
+    """
+
+    encoder: str = _setting("resnet50", "Encoder: light, resnet18, resnet34 or resnet50.")
+    encoder_weights: str | None = _setting(None, "File of ImageNet weights with torchvision's names.")
+    strides: str = _setting(
+        "v1.5", "ResNet variant that the encoder weights expect: v1.5 (torchvision) or v1 (Caffe, Keras)."
+    )
+    steps: int = _setting(4000, "Training steps.")
+    batch: int = _setting(8, "Images per step, over all processes.")
+    optimiser: str = _setting("sgd", "Optimiser: sgd or adamw.")
+    lr: float = _setting(1e-3, "Initial learning rate.")
+    momentum: float = _setting(0.9, "Momentum of SGD.")
+    weight_decay: float = _setting(1e-4, "Weight decay.")
+    power: float = _setting(0.9, "Exponent of the decay: the rate is lr · (1 − step/steps)^power.")
+    loss: str = _setting("dice+ce", "Supervised loss: ce or dice+ce.")
+    augmentation: str = _setting("standard", "Augmentation: none, standard or strong.")
+    balance: float = _setting(0.5, "Sites are drawn in proportion to (number of cases)^balance.")
+    universe: float = _setting(0.1, "Weight of L(𝒰), which trains the morphology prior; 0 trains no prior.")
+    precision: str = _setting("auto", "Precision: auto (bf16 on a GPU), 32 or bf16.")
+    seed: int = _setting(0, "Seed of the initial weights, the batches and the augmentation.")
+    deterministic: bool = _setting(False, "Use deterministic algorithms only.")
+    points: int = _setting(40, "Points of the universe 𝒰 per tissue.")
+    sampling: int = _setting(4, "Distance of neighbouring graph nodes, in pixels.")
+    edges: float = _setting(0.0, "λ, the weight of the edges in the matching.")
+    tau: float = _setting(0.1, "Temperature of the posterior and of L(𝒰).")
+    fourier: float = _setting(
+        0.0, "Probability that an image takes low-frequency amplitudes of an image of another site."
+    )
+    photometric: float = _setting(
+        0.0, "Probability that light, colours, sharpness and noise of an image are changed strongly."
+    )
+    mixstyle: float = _setting(
+        0.0, "Probability that feature statistics are mixed between the images of a batch (MixStyle)."
+    )
+    average: float = _setting(
+        0.0, "Decay, such as 0.999, of a moving average of the weights; 0 keeps the last weights."
+    )
 
     def __post_init__(self) -> None:
-        choices = {"encoder": ENCODERS, "loss": LOSSES, "augmentation": AUGMENTATIONS, **CHOICES}
-        for name, known in choices.items():
+        for name, choices in CHOICES.items():
             value = getattr(self, name)
-            if value not in known:
-                raise UserError(f"unknown {name} {value!r}{suggestion(value, known)}")
-        for name in ("steps", "batch", "lr", "points", "tau"):
+            if value not in choices:
+                raise UserError(f"unknown {name} {value!r}{suggestion(str(value), choices)}")
+        for name in POSITIVE:
             if getattr(self, name) <= 0:
                 raise UserError(f"{name} must be positive, not {getattr(self, name)}")
         if self.sampling not in SAMPLINGS or self.edges < 0:
             raise UserError(
                 f"sampling is one of {', '.join(map(str, SAMPLINGS))} pixels, and edges at least 0"
             )
+        for name in OPTIONAL:
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"{name} must be between 0 and 1, not {getattr(self, name)}")
+        if self.average == 1:
+            raise UserError("average must be below 1: with a decay of 1 the average never changes")
         if self.encoder_weights is not None and not Path(self.encoder_weights).is_file():
             raise UserError(f"no encoder weights at {self.encoder_weights}")
 
     def rate(self, step: int) -> float:
-        """Poly decay."""
+        """Learning rate after `step` steps (polynomial decay)."""
         return self.lr * (1 - step / self.steps) ** self.power
 
-    def of_prior(self) -> dict[str, Any]:
-        """Settings of the morphology prior: a tissue gives no more nodes than there are points to match them to."""
-        nodes = min(PriorSpec.per_tissue, self.points)
-        own = {"stride": self.sampling, "edge_weight": self.edges, "tau": self.tau}
-        return {"points": self.points, "per_tissue": nodes, **own}
+    def prior_settings(self) -> dict[str, Any]:
+        """Fields of `PriorSpec`; an image gives at most as many nodes per tissue as there are points to match."""
+        from ttdg.prior import PriorSpec
+
+        return {
+            "points": self.points,
+            "per_tissue": min(PriorSpec.per_tissue, self.points),
+            "stride": self.sampling,
+            "edge_weight": self.edges,
+            "tau": self.tau,
+        }
 
     def to_dict(self) -> dict[str, Any]:
-        """What is stored with the model: the weights' file name, not where it lay."""
+        """Return what is stored with the model, and identifies a training job.
+
+        Of the encoder weights only the file name is stored, without its folder. Fields of `OPTIONAL` are left out
+        while they are 0, so that recipes, models and job keys from before these fields stay valid.
+        """
         weights = Path(self.encoder_weights).name if self.encoder_weights else None
-        return asdict(self) | {"encoder_weights": weights}
+        values = asdict(self) | {"encoder_weights": weights}
+        return {name: value for name, value in values.items() if value or name not in OPTIONAL}

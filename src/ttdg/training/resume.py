@@ -1,4 +1,4 @@
-"""The half-finished run, in a folder beside the checkpoint-to-be."""
+"""The saved state of an unfinished training run, in the folder `OUT.partial` beside the checkpoint."""
 
 import shutil
 import time
@@ -14,9 +14,10 @@ from ttdg.files import atomic_file
 
 
 class State:
-    """`identity` is what must be equal for a run to be continued: the recipe and the data.
+    """Saves and restores a run.
 
-    A kill shall cost no more than `seconds`, however slow the steps are.
+    `identity` (the recipe and the data) must be equal for a run to be continued. `seconds` is the longest time between
+    two saves, and so the most work that an interruption can lose.
     """
 
     def __init__(self, out: Path, identity: Mapping[str, Any], seconds: float) -> None:
@@ -25,28 +26,34 @@ class State:
         self.seconds, self.saved = seconds, time.monotonic()
 
     def due(self) -> bool:
-        """Is the last save too long ago? The host's clock alone is asked."""
+        """True if `seconds` have passed since the last save; never waits for the device."""
         return time.monotonic() - self.saved >= self.seconds
 
-    def save(self, network: nn.Module, optimiser: Any, step: int) -> None:
+    def save(self, network: nn.Module, optimiser: Any, step: int, average: Any = None) -> None:
+        """Write the state after `step`; `average` is the moving average of the weights, if there is one."""
         values = {"network": network.state_dict(), "optimiser": optimiser.state_dict(), "step": step}
+        if average is not None:
+            values["average"] = average.state_dict()
         with atomic_file(self.file) as temporary:
             torch.save(values | {"identity": self.identity}, temporary)
         self.saved = time.monotonic()
 
-    def resume(self, network: nn.Module, optimiser: Any) -> int:
-        """The step to go on from: 0, or that of the saved state."""
+    def resume(self, network: nn.Module, optimiser: Any, average: Any = None) -> int:
+        """Load the saved state, if there is one, and return its step; 0 without a saved state."""
         if not self.file.exists():
             return 0
         values = torch.load(self.file, map_location="cpu", weights_only=True)
         if values["identity"] != self.identity:
             raise UserError(
                 f"{self.folder} holds a half-finished training with another recipe or other data; "
-                "remove that folder to start anew, or choose another --out"
+                "remove that folder to start again, or train into another folder"
             )
         network.load_state_dict(values["network"])
         optimiser.load_state_dict(values["optimiser"])
+        if average is not None:
+            average.load_state_dict(values["average"])
         return int(values["step"])
 
     def clear(self) -> None:
+        """Remove the saved state."""
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Source sites made ready for training: split by patient, decoded once, with a note of what they were."""
+"""Source sites prepared for training: split by patient, decoded once, with a record of the data."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -11,9 +11,11 @@ from ttdg.errors import UserError
 
 @dataclass(frozen=True)
 class Sources:
+    """Images and masks of the source sites, by site name."""
+
     train: Mapping[str, Arrays]
     held_out: Mapping[str, Arrays]
-    provenance: Mapping[str, Mapping[str, Any]]
+    provenance: Mapping[str, Mapping[str, Any]]  # numbers of cases, and a fingerprint of the files
 
 
 def load_sources(
@@ -22,7 +24,10 @@ def load_sources(
     workers: int | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Sources:
-    """8:2 by patient within each site; the held-out fifth is never trained on. A site with a pack is read from it."""
+    """Load sites, each split 8:2 by patient into training and held-out cases.
+
+    A packed site is read from its pack. `progress` receives the number of cases decoded so far.
+    """
     train, held_out, provenance, count = {}, {}, {}, itertools.count(1)
     for name, site in sites.items():
         kept, out = split(site.cases)
@@ -39,15 +44,21 @@ def load_sources(
     return Sources(train, held_out, provenance)
 
 
-def check_provenance(found: Mapping[str, Mapping[str, Any]], known: Mapping[str, Mapping[str, Any]]) -> None:
-    """Are these the images a model was trained on? With others, held-out ones would no longer be held out."""
-    for site, about in found.items():
-        wanted = known.get(site, {}).get("fingerprint")
-        if wanted is not None and wanted != about["fingerprint"]:
+def check_provenance(
+    provenance: Mapping[str, Mapping[str, Any]], trained_on: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Raise if a site's files differ from those the model was trained on.
+
+    With other files the split would differ, and held-out images might have been trained on. Sites without a recorded
+    fingerprint pass.
+    """
+    for site, data in provenance.items():
+        expected = trained_on.get(site, {}).get("fingerprint")
+        if expected is not None and expected != data["fingerprint"]:
             raise UserError(
-                f"site {site!r} holds {about['cases']} cases that are not those the model was trained on "
-                f"({known[site].get('cases', 'unknown')} cases, another fingerprint); give --data the folder it was "
-                "trained from, or choose other sites with --sources"
+                f"site {site!r} holds {data['cases']} cases that are not those the model was trained on "
+                f"({trained_on[site].get('cases', 'unknown')} cases, another fingerprint); "
+                "use the data folder the model was trained from, or choose other source sites"
             )
 
 

@@ -1,4 +1,4 @@
-"""BatchNorm over all processes, so that two processes train the model one would at the same global batch."""
+"""BatchNorm statistics over all processes: training does not depend on how many processes share a batch."""
 
 import torch
 import torch.distributed as dist
@@ -6,7 +6,10 @@ from torch import Tensor, nn
 
 
 def synchronise(network: nn.Module, cuda: bool) -> nn.Module:
-    """Torch's SyncBatchNorm on GPUs; on CPUs, where it does not run, ours: same names, same numbers."""
+    """Replace BatchNorm layers by synchronised ones; state-dict names do not change.
+
+    GPUs use torch's SyncBatchNorm, which does not run on a CPU; CPUs use `SyncedBatchNorm`.
+    """
     if cuda:
         return nn.SyncBatchNorm.convert_sync_batchnorm(network)
     for layer in network.modules():
@@ -16,9 +19,10 @@ def synchronise(network: nn.Module, cuda: bool) -> nn.Module:
 
 
 class SyncedBatchNorm(nn.BatchNorm2d):
-    """Σx and Σx² are summed over processes (differentiably) before the mean and variance are taken."""
+    """BatchNorm that sums Σx and Σx² over processes, differentiably, before it takes mean and variance."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Normalise by the statistics of the global batch."""
         if not self.training or not dist.is_initialized():
             return super().forward(x)
         from torch.distributed.nn.functional import all_reduce
@@ -29,13 +33,13 @@ class SyncedBatchNorm(nn.BatchNorm2d):
         n = sums[-1]
         mean, square = (sums[:-1] / n).chunk(2)
         var = square - mean * mean
-        self._remember(mean, var * n / (n - 1))
+        self._update_running(mean, var * n / (n - 1))
         shape = (1, -1, 1, 1)
         scale = self.weight * torch.rsqrt(var + self.eps)
         return (x - mean.view(shape)) * scale.view(shape) + self.bias.view(shape)
 
     @torch.no_grad()
-    def _remember(self, mean: Tensor, var: Tensor) -> None:
+    def _update_running(self, mean: Tensor, var: Tensor) -> None:
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None

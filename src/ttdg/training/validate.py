@@ -1,4 +1,4 @@
-"""Dice on held-out source images: what training reports, and what settings may be chosen on."""
+"""Dice on held-out source images."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ def validate(
     device: torch.device,
     batch: int = 16,
 ) -> dict[str, float]:
-    """Mean Dice by region over every held-out image of every source site."""
+    """Return the mean Dice of each region over the held-out images of all source sites; {} without masks."""
     network.eval()
     scores = []
     for arrays in held_out.values():

@@ -1,4 +1,4 @@
-"""The judge takes what it expects to gain from, and nothing where it expects too little."""
+"""The judge chooses a candidate where it expects a gain, and the fallback elsewhere."""
 
 import copy
 from dataclasses import replace
@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from ttdg.adaptation import adapt
-from ttdg.adaptation.judge.candidates import read_batch, weigh
-from ttdg.adaptation.judge.fit import candidate_dice, fit_judge, rounds
-from ttdg.adaptation.judge.method import FALLBACK, KINDS, choose, load_regressor
+from ttdg.adaptation.judge.candidates import predict_candidates, predict_readings
+from ttdg.adaptation.judge.evidence import candidate_dice
+from ttdg.adaptation.judge.fit import count_rounds, fit_judge
+from ttdg.adaptation.judge.method import EVIDENCE_SPECS, FALLBACK, choose, load_regressor
+from ttdg.adaptation.judge.mixing import layer_weights
 from ttdg.adaptation.judge.regressor import Prediction
 from ttdg.checkpoints import load, part_digest
 from ttdg.data import Arrays, Benchmark, Exact
@@ -30,40 +32,40 @@ def some_images(b: int = 3, size: int = 32, seed: int = 0) -> Tensor:
 # --- the choice
 
 
-def agreed(promised: list[list[float]]) -> Tensor:
-    """Three members who say the same."""
-    return torch.tensor(promised).expand(3, -1, -1)
+def agreed(dice: list[list[float]]) -> Tensor:
+    """Three members with the same prediction."""
+    return torch.tensor(dice).expand(3, -1, -1)
 
 
-def test_the_best_candidate_is_taken_only_if_it_promises_the_margin():
-    promised = agreed([[0.5, 0.56, 0.4], [0.5, 0.54, 0.4], [0.5, 0.4, 0.9]])
-    assert choose(promised, fallback=0, margin=0.05).tolist() == [1, 0, 2]
-    assert choose(promised, fallback=0, margin=0.01).tolist() == [1, 1, 2]
-    assert choose(promised, fallback=0, margin=1.0).tolist() == [0, 0, 0]
+def test_the_best_candidate_is_chosen_only_if_its_gain_exceeds_the_margin():
+    predicted = agreed([[0.5, 0.56, 0.4], [0.5, 0.54, 0.4], [0.5, 0.4, 0.9]])
+    assert choose(predicted, fallback=0, margin=0.05).tolist() == [1, 0, 2]
+    assert choose(predicted, fallback=0, margin=0.01).tolist() == [1, 1, 2]
+    assert choose(predicted, fallback=0, margin=1.0).tolist() == [0, 0, 0]
 
 
-def test_a_gain_the_members_disagree_about_is_not_taken():
-    promised = agreed([[0.5, 0.6, 0.57]]).clone()
-    promised[:, 0, 1] += torch.tensor([-0.2, 0.0, 0.2])
-    assert choose(promised, fallback=0, margin=0.05).tolist() == [2]
-    assert choose(promised, fallback=0, margin=0.05, doubt=0.0).tolist() == [1]
+def test_a_gain_on_which_the_members_disagree_is_ignored():
+    predicted = agreed([[0.5, 0.6, 0.57]]).clone()
+    predicted[:, 0, 1] += torch.tensor([-0.2, 0.0, 0.2])
+    assert choose(predicted, fallback=0, margin=0.05).tolist() == [2]
+    assert choose(predicted, fallback=0, margin=0.05, deviations=0.0).tolist() == [1]
 
 
-def test_what_all_candidates_gain_together_is_no_gain():
-    promised = agreed([[0.5, 0.56, 0.4]]) + torch.tensor([-0.3, 0.0, 0.4])[:, None, None]
-    assert choose(promised, fallback=0, margin=0.05).tolist() == [1]
+def test_a_difference_between_members_that_all_candidates_share_is_ignored():
+    predicted = agreed([[0.5, 0.56, 0.4]]) + torch.tensor([-0.3, 0.0, 0.4])[:, None, None]
+    assert choose(predicted, fallback=0, margin=0.05).tolist() == [1]
 
 
-def test_a_promise_that_is_no_number_is_no_promise():
-    promised = agreed([[0.5, NAN, 0.4], [NAN, NAN, NAN], [NAN, 0.3, 0.2]])
-    assert choose(promised, fallback=0, margin=0.05).tolist() == [0, 0, 0]
+def test_a_prediction_of_nan_is_never_chosen():
+    predicted = agreed([[0.5, NAN, 0.4], [NAN, NAN, NAN], [NAN, 0.3, 0.2]])
+    assert choose(predicted, fallback=0, margin=0.05).tolist() == [0, 0, 0]
 
 
 # --- the adapter
 
 
 class Oracle(torch.nn.Module):
-    """A regressor that knows which candidate of each image is best."""
+    """A regressor that predicts the given candidate of each image to be best."""
 
     def __init__(self, best: list[int]) -> None:
         super().__init__()
@@ -75,22 +77,21 @@ class Oracle(torch.nn.Module):
         return Prediction(dice, torch.full_like(dice, 0.1), dice.expand(2, -1, -1))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EVIDENCE_SPECS)
 def test_the_answer_is_that_of_the_chosen_candidate(ready, kind):
     source = ready("judge", labels=3)
     adapter, images = source.adapt("judge", evidence=kind), some_images()
     adapter.regressor = Oracle([2, 4, 0])
     logits = adapter(images)
-    evidence = weigh(
-        read_batch(copy.deepcopy(adapter.network), adapter.prior, images, readings=adapter.readings),
-        adapter.prior,
-        adapter.options,
-    )
+    network = copy.deepcopy(adapter.network)
+    mixing = layer_weights(network, source.parts["judge"].tensors["mixing"].tolist())
+    read = predict_readings(network, adapter.prior, images, readings=adapter.readings, mixing=mixing)
+    predictions = predict_candidates(read, adapter.prior, adapter.candidates)
     assert adapter.verdict.chosen.tolist() == [2, 4, 0]
-    assert torch.allclose(logits, evidence.logits[[2, 4, 0], [0, 1, 2]], atol=1e-5)
+    assert torch.allclose(logits, predictions.logits[[2, 4, 0], [0, 1, 2]], atol=1e-5)
 
 
-def test_without_a_promise_the_answer_is_the_sources_both_ways(ready):
+def test_without_an_expected_gain_the_answer_is_the_source_prediction_averaged_over_mirroring(ready):
     source = ready("judge")
     adapter, images = source.adapt("judge", margin=1.0), some_images()
     network = copy.deepcopy(source.network).eval()
@@ -100,7 +101,7 @@ def test_without_a_promise_the_answer_is_the_sources_both_ways(ready):
     assert {adapter.verdict.candidates[i] for i in adapter.verdict.chosen} == {FALLBACK}
 
 
-def test_a_control_takes_one_candidate_whatever_is_expected_of_it(ready):
+def test_the_option_always_chooses_one_candidate_for_every_image(ready):
     source, images = ready("judge"), some_images()
     adapter = source.adapt("judge", always="mean of all")
     adapter.regressor = Oracle([0, 1, 2])
@@ -110,7 +111,7 @@ def test_a_control_takes_one_candidate_whatever_is_expected_of_it(ready):
         source.adapt("judge", always="mean of al")
 
 
-def test_nothing_of_the_network_moves_and_it_rests_in_the_sources_mode(ready):
+def test_the_network_stays_unchanged_and_in_the_source_mode(ready):
     source = ready("judge")
     adapter = source.adapt("judge")
     for seed in range(3):
@@ -120,7 +121,7 @@ def test_nothing_of_the_network_moves_and_it_rests_in_the_sources_mode(ready):
     assert all(layer.mode == batchnorm.EVAL for layer in batchnorm.layers(adapter.network))
 
 
-def test_a_verdict_says_what_was_expected_of_every_candidate(ready):
+def test_a_verdict_holds_the_predictions_of_every_candidate(ready):
     adapter = ready("judge").adapt("judge")
     assert adapter.verdict is None
     adapter(some_images())
@@ -166,11 +167,11 @@ def a_site(n: int, labels: int = 2, masks: bool = True) -> Arrays:
 BENCHMARK = Benchmark("b", ("background", "a"), Exact({0: 0, 1: 1}), {"a": (1,)}, "minmax", 32)
 
 
-def test_a_fit_repeats_tells_its_progress_and_leaves_the_network_alone(ready):
+def test_a_fit_is_deterministic_reports_progress_and_leaves_the_network_unchanged(ready):
     source = ready("judge")
     prior = MorphologyPrior.from_part(source.parts["prior"])
     before, classes = copy.deepcopy(source.network.state_dict()), [type(m) for m in source.network.modules()]
-    told: list[int] = []
+    reported: list[int] = []
     sites = {"big": a_site(5), "small": a_site(2)}
 
     def fit() -> Part:
@@ -182,35 +183,35 @@ def test_a_fit_repeats_tells_its_progress_and_leaves_the_network_alone(ready):
             BENCHMARK,
             draws=1,
             mixing_steps=1,
-            progress=told.append,
+            progress=reported.append,
         )
 
     a, b = fit(), fit()
     assert all(torch.equal(value, b.tensors[name]) for name, value in a.tensors.items())
-    assert told == 2 * list(range(1, 1 + rounds(sites, 1)))
-    assert rounds(sites, 1) == 3 + 1  # the small site has no group of four
+    assert reported == 2 * list(range(1, 1 + count_rounds(sites, 1)))
+    assert count_rounds(sites, 1) == 3 + 1  # the small site has no group of four
     assert a.settings["images"] == 4 + 4 + 5 + 2
     assert [type(m) for m in source.network.modules()] == classes
     assert all(torch.equal(value, before[name]) for name, value in source.network.state_dict().items())
 
 
-def test_a_judge_of_four_readings_reads_four_and_knows_its_candidates(ready):
+def test_a_judge_with_four_readings_runs_four_and_lists_their_candidates(ready):
     source = ready("judge")
     prior, sites = MorphologyPrior.from_part(source.parts["prior"]), {"site": a_site(5)}
     part = fit_judge(source.network, prior, sites, sites, BENCHMARK, draws=1, mixing_steps=1, readings="four")
     adapter = adapt(replace(source, parts={**source.parts, "judge": part}), "judge")
-    seen: list[int] = []
+    sizes: list[int] = []
     first = next(m for m in adapter.network.modules() if isinstance(m, torch.nn.Conv2d))
-    first.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
+    first.register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
     adapter(some_images(3))
-    assert seen == [4 * 3]
-    assert not {"mix .1", "mix .5", "batch"} & set(adapter.candidates)
-    assert len(adapter.candidates) == adapter.verdict.prediction.dice.shape[1] == 7
+    assert sizes == [4 * 3]
+    assert not {"mix .1", "mix .5", "batch"} & set(adapter.candidate_names)
+    assert len(adapter.candidate_names) == adapter.verdict.prediction.dice.shape[1] == 7
     with pytest.raises(UserError, match="unknown readings 'for'"):
         fit_judge(source.network, prior, sites, sites, BENCHMARK, readings="for")
 
 
-def test_without_controls_all_judges_but_the_random_ones_are_the_same(ready):
+def test_a_fit_without_controls_gives_the_same_other_regressors(ready):
     source = ready("judge")
     prior, sites = MorphologyPrior.from_part(source.parts["prior"]), {"site": a_site(5)}
     full, few = (
@@ -220,11 +221,11 @@ def test_without_controls_all_judges_but_the_random_ones_are_the_same(ready):
     controls = {name for name in full.tensors if "random" in name or "untyped" in name or "no-class" in name}
     assert controls == set(full.tensors) - set(few.tensors)
     assert all(torch.equal(value, full.tensors[name]) for name, value in few.tensors.items())
-    with pytest.raises(UserError, match="--controls"):
+    with pytest.raises(UserError, match="with its controls"):
         adapt(replace(source, parts={**source.parts, "judge": few}), "universe", variant="random-universe")
 
 
-def test_without_the_class_mask_a_node_may_meet_points_of_any_tissue(ready):
+def test_without_the_class_mask_a_node_may_match_points_of_any_tissue(ready):
     source = ready("judge", labels=3)
     adapters = [source.adapt("universe", variant=variant) for variant in ("full", "no-class-mask")]
     masked, free = (adapter.prior for adapter in adapters)
@@ -240,7 +241,7 @@ def test_ablations_of_a_matching_between_images_are_refused_with_the_reason(read
         ready("judge").adapt("universe", variant=variant)
 
 
-def test_without_held_out_masks_there_is_nothing_to_learn_from(ready):
+def test_held_out_images_with_masks_are_required(ready):
     source = ready("judge")
     prior = MorphologyPrior.from_part(source.parts["prior"])
     for held_out in ({}, {"site": a_site(4, masks=False)}):

@@ -1,4 +1,4 @@
-"""Readings stacked in one pass are what the network says when it is asked in each mode alone."""
+"""Readings stacked in one pass equal separate passes in the corresponding BatchNorm modes."""
 
 import copy
 
@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ttdg.adaptation.judge.candidates import Candidate, candidates_of, read_batch, weigh
-from ttdg.adaptation.judge.mixing import fit_mixing, set_mixing
-from ttdg.adaptation.judge.readings import READINGS, Reading, stack, unmirror, use_groups
+from ttdg.adaptation.judge.candidates import Candidate, candidates_of, predict_candidates, predict_readings
+from ttdg.adaptation.judge.mixing import fit_mixing, layer_weights
+from ttdg.adaptation.judge.readings import READINGS, Reading, stack_readings, unstack_readings, use_groups
 from ttdg.data import Arrays, Benchmark, Exact
 from ttdg.networks import batchnorm
-from ttdg.networks.batchnorm.grouped import LEARNED, distance
+from ttdg.networks.batchnorm.grouped import LEARNED, statistics_distance
 from ttdg.prior import MorphologyPrior, feature_maps
 
 SIZE = 64
@@ -36,11 +36,17 @@ def alone(network: nn.Module, mode: batchnorm.Mode, images: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def together(network: nn.Module, images: Tensor, readings: tuple[Reading, ...], group: int = 4) -> Tensor:
+def together(
+    network: nn.Module,
+    images: Tensor,
+    readings: tuple[Reading, ...],
+    group: int = 4,
+    weights: list[float] | None = None,
+) -> Tensor:
     network = copy.deepcopy(network)
-    stacked, rho = stack(images, readings, group)
-    use_groups(network, rho)
-    return unmirror(network(stacked), readings)
+    stacked, rho = stack_readings(images, readings, group)
+    use_groups(network, rho, layer_weights(network, weights) if weights else None)
+    return unstack_readings(network(stacked), readings)
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.1, 0.5, 1.0])
@@ -57,8 +63,8 @@ def test_the_learned_reading_mixes_each_layer_by_its_own_weight(model):
     network, images = model[0], some_images()
     layers = list(batchnorm.layers(network))
     weights = torch.linspace(0.05, 0.9, len(layers)).tolist()
-    assert set_mixing(network, weights) == pytest.approx(weights)
-    learned = together(network, images, (Reading("learned", LEARNED), Reading("source", 0.0)))
+    readings = (Reading("learned", LEARNED), Reading("source", 0.0))
+    learned = together(network, images, readings, weights=weights)
     by_hand = copy.deepcopy(network)
     batchnorm.use(by_hand, batchnorm.EVAL)
     for layer, rho in zip(batchnorm.layers(by_hand), weights, strict=True):
@@ -68,7 +74,7 @@ def test_the_learned_reading_mixes_each_layer_by_its_own_weight(model):
     assert torch.allclose(learned[1], alone(network, batchnorm.EVAL, images), atol=1e-3, rtol=1e-3)
 
 
-def test_a_mirrored_reading_is_the_answer_to_the_mirrored_image_turned_back(model):
+def test_a_mirrored_reading_is_the_flipped_prediction_of_the_flipped_image(model):
     network, images = model[0], some_images()
     readings = (Reading("mirrored", 0.5, True), Reading("upright", 0.5))
     there, back = together(network, images, readings), together(network, images.flip(3), readings)
@@ -76,7 +82,12 @@ def test_a_mirrored_reading_is_the_answer_to_the_mirrored_image_turned_back(mode
     assert torch.allclose(there[1], back[0].flip(3), atol=1e-4)
 
 
-def test_groups_do_not_see_each_other(model):
+def test_learned_readings_require_the_weights_of_the_layers(model):
+    with pytest.raises(ValueError, match="weights of the layers"):
+        together(model[0], some_images(), (Reading("learned", LEARNED),))
+
+
+def test_groups_do_not_influence_each_other(model):
     network, images = model[0], some_images()
     other = torch.cat([images[:2], 5 * some_images(2, seed=3) - 2])
     a, b = (together(network, x, READINGS[:4], group=2) for x in (images, other))
@@ -84,7 +95,7 @@ def test_groups_do_not_see_each_other(model):
     assert not torch.allclose(a[:, 2:], b[:, 2:], atol=1e-1)
 
 
-def test_the_distance_is_zero_for_the_sources_own_statistics_and_grows_with_the_shift(model):
+def test_the_distance_is_near_zero_for_the_source_statistics_and_grows_with_the_shift(model):
     network = copy.deepcopy(model[0])
     images = some_images(8)
     batchnorm.use(network, batchnorm.TrainMode(momentum=1.0))
@@ -94,20 +105,20 @@ def test_the_distance_is_zero_for_the_sources_own_statistics_and_grows_with_the_
         for shift in (0.0, 0.5, 2.0):
             mode = use_groups(network, [0.0])
             network(images + shift)
-            found.append(distance(mode.seen, 1)[0].unflatten(0, (3, 2)).mean(0))
-    deep = found[0][0]  # layers too small for statistics keep the source's: not exactly 0
+            found.append(statistics_distance(mode.seen, 1)[0].unflatten(0, (3, 2)).mean(0))
+    deep = found[0][0]  # not exactly 0: layers too small for statistics keep those of the source
     assert deep < found[1][0] < found[2][0]
     assert deep < 0.2
 
 
-def test_small_layers_say_nothing_and_every_layer_is_heard(model):
+def test_every_layer_is_listed_and_small_layers_have_no_statistics(model):
     network = copy.deepcopy(model[0])
     mode = use_groups(network, [0.0, 1.0])
     with torch.no_grad():
         network(torch.randn(2, 3, 32, 32))
-    assert [told.layer for told in mode.seen] == list(batchnorm.layers(network))
+    assert [statistics.layer for statistics in mode.seen] == list(batchnorm.layers(network))
     assert mode.seen[0].mean.shape == (2, mode.seen[0].layer.num_features)
-    assert any(told.mean is None for told in mode.seen)
+    assert any(statistics.mean is None for statistics in mode.seen)
 
 
 # --- candidates
@@ -115,40 +126,47 @@ def test_small_layers_say_nothing_and_every_layer_is_heard(model):
 
 def test_candidates_are_named_and_average_their_readings(model):
     network, prior = model
-    set_mixing(network, [0.3] * len(list(batchnorm.layers(network))))
-    images, options = some_images(), candidates_of(READINGS)
-    assert [c.name for c in options][-5:-2] == ["source, both ways", "mix learned, both ways", "mean of all"]
-    evidence = weigh(read_batch(network, prior, images, readings=READINGS), prior, options)
-    P = together(network, images, READINGS).softmax(2)
-    assert evidence.plain == len(options) - 2
-    for number, candidate in enumerate(options[: evidence.plain]):
-        expected = P[list(candidate.of)].mean(0)
-        assert torch.allclose(evidence.logits[number].exp(), expected, atol=1e-4), candidate.name
-    assert torch.allclose(evidence.projected.norm(dim=2), torch.ones(()), atol=1e-4)
-    assert evidence.distance.shape == (4, 6)
+    weights = [0.3] * len(list(batchnorm.layers(network)))
+    images, candidates = some_images(), candidates_of(READINGS)
+    assert [c.name for c in candidates][-5:-2] == [
+        "source, both ways",
+        "mix learned, both ways",
+        "mean of all",
+    ]
+    read = predict_readings(network, prior, images, readings=READINGS, mixing=layer_weights(network, weights))
+    predictions = predict_candidates(read, prior, candidates)
+    P = together(network, images, READINGS, weights=weights).softmax(2)
+    assert predictions.unfused == len(candidates) - 2
+    for number, candidate in enumerate(candidates[: predictions.unfused]):
+        expected = P[list(candidate.readings)].mean(0)
+        assert torch.allclose(predictions.logits[number].exp(), expected, atol=1e-4), candidate.name
+    assert torch.allclose(predictions.projected.norm(dim=2), torch.ones(()), atol=1e-4)
+    assert predictions.distance.shape == (4, 6)
 
 
-def test_a_candidate_that_listens_to_the_universe_is_the_geometric_mean_of_both_readings(model):
+def test_a_fused_candidate_is_the_geometric_mean_of_the_network_and_the_universe(model):
     network, prior = model
-    set_mixing(network, [0.3] * len(list(batchnorm.layers(network))))
-    seen = read_batch(network, prior, some_images(), readings=READINGS)
-    twin, heard, other = (
-        weigh(seen, universe, [Candidate("both ways", (0, 5), listens)])
-        for universe, listens in ((prior, False), (prior, True), (prior.with_random_universe(3), True))
+    weights = layer_weights(network, [0.3] * len(list(batchnorm.layers(network))))
+    read = predict_readings(network, prior, some_images(), readings=READINGS, mixing=weights)
+    plain, fused, other = (
+        predict_candidates(read, universe, [Candidate("both ways", (0, 5), is_fused)])
+        for universe, is_fused in ((prior, False), (prior, True), (prior.with_random_universe(3), True))
     )
     universe = F.interpolate(
-        prior.posterior(twin.projected[0]), size=seen.images.shape[2:], mode="bilinear"
+        prior.posterior(plain.projected[0]), size=read.images.shape[2:], mode="bilinear"
     ).clamp(min=1e-4)
-    expected = (twin.logits[0].exp() * universe).sqrt()
-    assert torch.allclose(heard.logits[0].exp(), expected / expected.sum(1, keepdim=True), atol=1e-5)
-    assert not torch.allclose(heard.logits, other.logits, atol=1e-2)
-    assert torch.equal(heard.projected, twin.projected)
+    expected = (plain.logits[0].exp() * universe).sqrt()
+    assert torch.allclose(fused.logits[0].exp(), expected / expected.sum(1, keepdim=True), atol=1e-5)
+    assert not torch.allclose(fused.logits, other.logits, atol=1e-2)
+    assert torch.equal(fused.projected, plain.projected)
 
 
 def test_the_projection_of_a_candidate_is_that_of_its_reading(model):
     network, prior = model
-    evidence = weigh(
-        read_batch(network, prior, some_images(), readings=READINGS[:1]), prior, candidates_of(READINGS[:1])
+    evidence = predict_candidates(
+        predict_readings(network, prior, some_images(), readings=READINGS[:1]),
+        prior,
+        candidates_of(READINGS[:1]),
     )
     batchnorm.use(network, batchnorm.EVAL)
     with torch.no_grad():
@@ -169,12 +187,13 @@ def a_site(seed: int = 0) -> tuple[Arrays, Benchmark]:
     return Arrays(images, masks, tuple("abcd")), benchmark
 
 
-def test_mixing_moves_its_weights_and_nothing_of_the_network(model):
+def test_fitting_the_mixing_weights_leaves_the_network_unchanged(model):
     network, (arrays, benchmark) = model[0], a_site()
     before = copy.deepcopy(network.state_dict())
-    fit_mixing(network, [arrays], benchmark, steps=2, groups=1)
-    weights = set_mixing(network)
-    assert all(0 < rho < 1 for rho in weights)
-    assert len(set(weights)) > 1
+    weights = fit_mixing(network, [arrays], benchmark, steps=2, groups=1)
+    assert list(weights) == list(batchnorm.layers(network))
+    values = [float(rho) for rho in weights.values()]
+    assert all(0 < rho < 1 for rho in values)
+    assert len(set(values)) > 1
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     assert all(parameter.requires_grad for parameter in network.parameters())

@@ -1,4 +1,4 @@
-"""The judge's arithmetic on planted relations."""
+"""The regressor on data with a known linear relation."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ttdg.adaptation.judge.regressor import RIDGE, Regressor, features, fit_regressor, ridge
+from ttdg.adaptation.judge.regressor import RIDGE, Regressor, feature_matrix, fit_regressor, ridge
 
 CANDIDATES, FEATURES = 4, 5
 
@@ -46,7 +46,7 @@ def test_the_interval_covers_about_four_fifths_of_fresh_data(fitted):
     assert 0.7 < inside.float().mean() < 0.9
 
 
-def test_images_and_candidates_are_judged_one_by_one(fitted):
+def test_predictions_do_not_depend_on_the_order_of_images_and_candidates(fitted):
     x = planted(6, 0.0, 4)[0]
     rows, columns = torch.randperm(6), torch.randperm(CANDIDATES)
     whole = fitted.predict(x)
@@ -54,14 +54,14 @@ def test_images_and_candidates_are_judged_one_by_one(fitted):
     assert torch.allclose(fitted.predict(x[:, columns]).half_width, whole.half_width[:, columns], atol=1e-6)
 
 
-def test_a_signal_from_far_away_says_no_more_than_one_from_the_edge(fitted):
+def test_extreme_signals_are_clipped(fitted):
     x = torch.zeros(1, 1, FEATURES)
     far, further = (x.index_fill(2, torch.tensor([0]), value) for value in (50.0, 5000.0))
     assert torch.equal(fitted.predict(far).dice, fitted.predict(further).dice)
     assert 0 <= fitted.predict(further).dice <= 1
 
 
-def test_fitting_again_gives_the_same_and_draws_nothing_from_the_global_generator():
+def test_a_fit_is_deterministic_and_does_not_use_the_global_generator():
     x, dice, hospital = planted(40, 0.05, 0)
     state = torch.get_rng_state()
     a, b = (fit_regressor(x, dice, hospital, members=2) for _ in range(2))
@@ -69,7 +69,7 @@ def test_fitting_again_gives_the_same_and_draws_nothing_from_the_global_generato
     assert all(torch.equal(v, b.tensors()[name]) for name, v in a.tensors().items())
 
 
-def test_a_ridge_is_least_squares_on_rows_that_pull_to_zero():
+def test_ridge_equals_least_squares_with_penalty_rows():
     generator = torch.Generator().manual_seed(0)
     z, y = (torch.randn(30, k, generator=generator, dtype=torch.double) for k in (4, 2))
     pull = math.sqrt(RIDGE * 30) * np.eye(4)
@@ -79,14 +79,14 @@ def test_a_ridge_is_least_squares_on_rows_that_pull_to_zero():
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])
-def test_very_few_images_give_a_regressor_all_the_same(n):
+def test_a_regressor_can_be_fitted_to_very_few_images(n):
     predicted = fit_regressor(*planted(n, 0.05, 0)).predict(planted(3, 0.0, 1)[0])
     assert predicted.dice.isfinite().all()
     assert (predicted.half_width > 0).all()
 
 
-def test_what_images_of_one_hospital_share_does_not_narrow_the_interval_at_another():
-    """Every hospital has an error of its own and signals that give it away, but to its own images alone."""
+def test_intervals_account_for_errors_that_images_of_one_hospital_share():
+    """Every hospital has its own error, which its signals reveal for images of the same hospital only."""
     generator = torch.Generator().manual_seed(1)
     x, dice, hospital = planted(200, 0.02, 0)
     own = torch.randn(50, 40, generator=generator)[hospital]
@@ -97,9 +97,9 @@ def test_what_images_of_one_hospital_share_does_not_narrow_the_interval_at_anoth
     assert apart.half_width.mean() > 1.3 * together.half_width.mean()
 
 
-def test_features_are_signals_and_the_candidates_name():
+def test_features_are_the_signals_and_a_one_hot_code_of_the_candidate():
     found = {"a": torch.tensor([[1.0], [3.0]]), "b": torch.tensor([[5.0], [float("nan")]])}
-    x = features(found, ["a", "b"])
+    x = feature_matrix(found, ["a", "b"])
     assert x.shape == (1, 2, 2 + 2)
     assert x[0].tolist() == [[1.0, 5.0, 1.0, 0.0], [3.0, 0.0, 0.0, 1.0]]
-    assert features(found, ["b"]).shape == (1, 2, 3)
+    assert feature_matrix(found, ["b"]).shape == (1, 2, 3)

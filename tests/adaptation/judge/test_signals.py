@@ -1,4 +1,4 @@
-"""What the judge sees of a prediction, against what is plainly so."""
+"""Signals of predictions whose properties are known."""
 
 from dataclasses import replace
 
@@ -7,17 +7,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ttdg.adaptation.judge.locations import PointLocations
-from ttdg.adaptation.judge.signals import Evidence
-from ttdg.adaptation.judge.signals import signals as all_signals
+from ttdg.adaptation.judge.candidates import CandidatePredictions
+from ttdg.adaptation.judge.signals import compute_signals as all_signals
 from ttdg.prior import MorphologyPrior, PriorSpec
+from ttdg.prior.locations import PointLocations
 
 
 def signals(evidence, regions, prior, **options):
-    """With places of no importance."""
+    """All signals, with the same location for every universe point."""
     d = len(prior.universe)
-    places = PointLocations(torch.ones(d), torch.ones(d), torch.full((d,), 1 / d))
-    return all_signals(evidence, regions, prior, places, **options)
+    locations = PointLocations(torch.ones(d), torch.ones(d), torch.full((d,), 1 / d))
+    return all_signals(evidence, regions, prior, locations, **options)
 
 
 REGIONS, SIDE, LABELS = {"disc": (1, 2), "cup": (2,)}, 32, 3
@@ -29,14 +29,14 @@ def prior() -> MorphologyPrior:
     return MorphologyPrior(PriorSpec(LABELS, (4,), ("e0",), 8, points=6, per_tissue=5))
 
 
-def evidence_of(labels: Tensor, sharpness: float = 8.0, seed: int = 0) -> Evidence:
+def evidence_of(labels: Tensor, sharpness: float = 8.0, seed: int = 0) -> CandidatePredictions:
     """Candidates × images of labels, as sharp predictions, over random unit features."""
     k, b = labels.shape[:2]
     logits = (sharpness * F.one_hot(labels, LABELS).movedim(-1, 2).float()).log_softmax(2)
     generator = torch.Generator().manual_seed(seed)
     projected = F.normalize(torch.randn(k, b, 8, SIDE // 4, SIDE // 4, generator=generator), dim=2)
     images = torch.rand(b, 3, SIDE, SIDE, generator=generator)
-    return Evidence(logits, projected, torch.rand(b, 6, generator=generator), images, k)
+    return CandidatePredictions(logits, projected, torch.rand(b, 6, generator=generator), images, k)
 
 
 def squares(k: int, b: int, *corners: tuple[int, int], side: int = 8, label: int = 1) -> Tensor:
@@ -46,7 +46,7 @@ def squares(k: int, b: int, *corners: tuple[int, int], side: int = 8, label: int
     return labels
 
 
-def random_evidence(k: int = 3, b: int = 2) -> Evidence:
+def random_evidence(k: int = 3, b: int = 2) -> CandidatePredictions:
     torch.manual_seed(1)
     return evidence_of(torch.randint(LABELS, (k, b, SIDE, SIDE)), sharpness=1.0)
 
@@ -74,7 +74,7 @@ def test_an_image_of_one_label_alone_gives_finite_signals(prior, label):
 def test_odd_sizes_give_finite_signals(prior, side):
     logits = torch.randn(2, 1, LABELS, side, side).log_softmax(2)
     grid = -(-side // 4)
-    evidence = Evidence(
+    evidence = CandidatePredictions(
         logits,
         F.normalize(torch.randn(2, 1, 8, grid, grid), dim=2),
         torch.rand(1, 6),
@@ -84,16 +84,16 @@ def test_odd_sizes_give_finite_signals(prior, side):
     assert all(value.isfinite().all() for value in signals(evidence, REGIONS, prior).values())
 
 
-def test_each_image_is_seen_alone(prior):
+def test_signals_of_an_image_do_not_depend_on_the_batch(prior):
     whole = random_evidence(3, 2)
-    one = Evidence(
-        whole.logits[:, 1:], whole.projected[:, 1:], whole.distance[1:], whole.images[1:], whole.plain
+    one = CandidatePredictions(
+        whole.logits[:, 1:], whole.projected[:, 1:], whole.distance[1:], whole.images[1:], whole.unfused
     )
     together, alone = signals(whole, REGIONS, prior), signals(one, REGIONS, prior)
     assert all(torch.allclose(together[name][:, 1:], alone[name], atol=1e-5) for name in alone)
 
 
-def test_identical_candidates_agree_entirely_and_disjoint_ones_not_at_all(prior):
+def test_the_agreement_of_identical_candidates_is_one_and_of_disjoint_ones_zero(prior):
     same = signals(evidence_of(squares(2, 1, (4, 4)), 20.0), REGIONS, prior, only=["entropy"])
     assert torch.allclose(same["disc agrees with all"], torch.ones(()), atol=1e-4)
     labels = torch.cat([squares(1, 1, (0, 0)), squares(1, 1, (16, 16))])
@@ -123,13 +123,13 @@ def test_a_larger_region_has_more_area_and_a_doubtful_one_more_entropy(prior):
     assert sure["disc confidence"] > unsure["disc confidence"]
 
 
-def test_a_prediction_that_fits_the_universe_is_told_from_one_that_does_not(prior):
+def test_universe_signals_separate_a_prediction_that_fits_from_one_that_does_not(prior):
     """Features are universe points of the label that the first candidate predicts and the second does not."""
     inside = squares(1, 1, (8, 8), side=16)
     labels = torch.cat([inside, (inside == 0).long()])
-    points = prior.points_of_universe().detach().unflatten(0, (prior.spec.tissues, -1))[:, 0]
+    points = prior.universe_points().detach().unflatten(0, (prior.spec.tissues, -1))[:, 0]
     projected = points[inside[0, :, ::4, ::4]].movedim(-1, 1)
-    evidence = Evidence(
+    evidence = CandidatePredictions(
         evidence_of(labels).logits,
         projected.expand(2, 1, -1, -1, -1),
         torch.zeros(1, 6),
@@ -155,16 +155,16 @@ def test_a_structure_that_differs_from_its_surroundings_stands_out(prior):
     assert high > 1
 
 
-def test_agreement_is_asked_of_candidates_without_the_universe_alone(prior):
+def test_agreement_is_measured_with_unfused_candidates_only(prior):
     evidence = random_evidence(k=4)
-    some = replace(evidence, plain=2)
+    some = replace(evidence, unfused=2)
     found = signals(some, REGIONS, prior)
     assert {name for name in found if name.startswith("disc agrees with ")} == {
         "disc agrees with 0",
         "disc agrees with 1",
         "disc agrees with all",
     }
-    narrowed = Evidence(
+    narrowed = CandidatePredictions(
         *(getattr(evidence, n)[:2] for n in ("logits", "projected")), evidence.distance, evidence.images, 2
     )
     alone = signals(narrowed, REGIONS, prior)

@@ -43,7 +43,7 @@ def test_restoring_draws_number_by_number_in_the_order_of_the_weights():
         for parameter in adapter.parameters:
             parameter.add_(1)
     moved = [parameter.detach().clone() for parameter in adapter.parameters]
-    adapter._forget(torch.tensor(True))
+    adapter._restore_at_random(torch.tensor(True))
     draw = torch.Generator().manual_seed(7)
     for now, before, source in zip(adapter.parameters, moved, network.parameters(), strict=True):
         back = torch.rand(source.shape, generator=draw) < 0.3
@@ -56,7 +56,7 @@ def test_certain_restoring_mends_weights_that_are_not_finite_in_any_layout():
     with torch.no_grad():
         for parameter in adapter.parameters:
             parameter.fill_(torch.nan)
-    adapter._forget(torch.tensor(True))
+    adapter._restore_at_random(torch.tensor(True))
     assert equal(adapter.network, network)
 
 

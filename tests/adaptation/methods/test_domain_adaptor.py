@@ -9,7 +9,7 @@ from torch import nn
 from ttdg.adaptation import adapt, losses
 from ttdg.adaptation.methods.domain_adaptor import gem
 from ttdg.networks import batchnorm
-from ttdg.networks.batchnorm.adamix import ADAMIX, Folding, Rows, batch_weight, blank
+from ttdg.networks.batchnorm.adamix import ADAMIX, FoldingMode, StatisticsTable, batch_weight, source_table
 
 Pair = tuple[torch.Tensor, torch.Tensor] | torch.Tensor
 
@@ -34,17 +34,17 @@ def some(b: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(b, 5, 6, 7, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 3 + 1
 
 
-def folding(layer: nn.BatchNorm2d, images: int) -> tuple[nn.BatchNorm2d, Folding]:
+def folding(layer: nn.BatchNorm2d, images: int) -> tuple[nn.BatchNorm2d, FoldingMode]:
     """A copy of the layer at the start of a pass."""
     layer = copy.deepcopy(layer)
-    mode = Folding(layer)
+    mode = FoldingMode(layer)
     batchnorm.use(layer, mode)
     mode.start(images)
     return layer, mode
 
 
 @given(st.integers(1, 5), st.integers(0, 1000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_the_folded_layer_is_the_mixed_one_before_and_after_it_is_folded(b, seed):
     x = some(b, seed)
     (layer, mode), expected = folding(a_layer(seed), b), moded(a_layer(seed), ADAMIX)(x)
@@ -77,7 +77,7 @@ def test_a_second_start_forgets_the_first_batch_even_one_that_is_not_finite():
 def test_layers_without_affine_or_with_a_second_input_are_mixed_and_not_folded():
     plain, x = nn.BatchNorm2d(5, affine=False).double(), some(3)
     network = nn.ModuleList([a_layer(), plain])
-    mode = Folding(network)
+    mode = FoldingMode(network)
     batchnorm.use(network, mode)
     mode.start(3)
     network[0](x)
@@ -134,7 +134,7 @@ def test_images_of_one_pixel_have_no_deviation():
 def source_weight(own: Pair, batch: Pair, source: Pair) -> torch.Tensor:
     """α, given means and deviations of images, batch and source."""
     layer = nn.BatchNorm2d(len(source[0]))
-    rows = Rows(blank(layer, len(own[0])).to(own[0].dtype))
+    rows = StatisticsTable(source_table(layer, len(own[0])).to(own[0].dtype))
     for plane, kinds in zip(rows.table[1:3], zip(own, batch, source, strict=True), strict=True):
         plane.copy_(torch.cat([kind.reshape(-1, plane.shape[1]) for kind in kinds]))
     return 1 - batch_weight(*rows.pairs)
@@ -173,7 +173,7 @@ def test_one_image_weighs_source_and_batch_exactly_alike(seed):
 
 
 @given(st.integers(1, 4), st.integers(0, 1000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_the_sources_weight_lies_between_zero_and_one(b, seed):
     generator = torch.Generator().manual_seed(seed)
     own, batch, source = (

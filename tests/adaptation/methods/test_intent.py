@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from ttdg.adaptation import adapt, losses
-from ttdg.adaptation.methods.intent import RecordingMode, balanced_entropy, between, weights
+from ttdg.adaptation.methods.intent import RecordingMode, balanced_entropy, entropy_weights, interpolated_mode
 from ttdg.networks import batchnorm
 
 
@@ -29,7 +29,7 @@ def member(network: nn.Module, share: float) -> torch.Tensor:
     batchnorm.use(network, record := RecordingMode())
     with torch.no_grad():
         network(X)
-        batchnorm.use(network, between(record, share))
+        batchnorm.use(network, interpolated_mode(record, share))
         return network(X)
 
 
@@ -48,7 +48,7 @@ def test_the_first_member_is_the_source_and_the_last_has_the_recorded_statistics
 def test_two_members_are_the_extremes_alone():
     network = a_network()
     members = torch.stack([member(network, 0.0), member(network, 1.0)])
-    expected = losses.mixture(members, "softmax", weights(balanced_entropy(members, "softmax")))
+    expected = losses.mixture(members, "softmax", entropy_weights(balanced_entropy(members, "softmax")))
     assert torch.allclose(adapt(network, "intent", members=2)(X), expected, atol=1e-6)
 
 
@@ -71,11 +71,11 @@ def test_where_test_statistics_are_the_sources_the_answer_is_the_sources(head):
 
 def test_weights_sum_to_one_and_favour_the_surest():
     e = torch.tensor([0.3, 0.1, 0.2])[:, None, None]
-    w = weights(e)
+    w = entropy_weights(e)
     assert w.sum().item() == pytest.approx(1)
     assert w.flatten().argsort(descending=True).tolist() == [1, 2, 0]
     assert torch.allclose(w.flatten(), torch.tensor([0.0, 1.0, 0.5]).softmax(0))
-    assert torch.allclose(weights(torch.full((4, 2, 1), 0.7)), torch.full((4, 2, 1), 0.25))
+    assert torch.allclose(entropy_weights(torch.full((4, 2, 1), 0.7)), torch.full((4, 2, 1), 0.25))
 
 
 @pytest.mark.parametrize("head", ["softmax", "sigmoid"])
@@ -97,8 +97,10 @@ def test_foreground_counts_as_much_as_background(head):
 
 def test_each_image_has_weights_of_its_own():
     members = torch.randn(6, 3, 2, 4, 4)
-    alone = torch.cat([weights(balanced_entropy(members[:, i : i + 1], "softmax")) for i in range(3)], 1)
-    assert torch.allclose(weights(balanced_entropy(members, "softmax")), alone)
+    alone = torch.cat(
+        [entropy_weights(balanced_entropy(members[:, i : i + 1], "softmax")) for i in range(3)], 1
+    )
+    assert torch.allclose(entropy_weights(balanced_entropy(members, "softmax")), alone)
 
 
 @pytest.mark.parametrize("head", ["softmax", "sigmoid"])

@@ -1,4 +1,4 @@
-"""ITTA: mappings that start as the identity, MixStyle, and what moves."""
+"""ITTA: mapping nets that start as the identity, MixStyle, and which values change."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from torch import nn
 
 from ttdg.errors import UserError
 from ttdg.networks import pyramid
-from ttdg.networks.heads.consistency import ElementWise, MixStyle, mix_statistics, statistics
+from ttdg.networks.heads.consistency import ElementWiseNet, MixStyle, mix_style, style_statistics
 
 
 def images(seed: int = 1, count: int = 3) -> torch.Tensor:
@@ -20,14 +20,14 @@ def images(seed: int = 1, count: int = 3) -> torch.Tensor:
 @pytest.mark.parametrize("shape", [(4, 1, 1), (4, 8, 8)])
 def test_a_mapping_starts_as_the_identity_of_what_is_not_negative(shape):
     x = torch.rand(2, 4, 8, 8)
-    assert torch.equal(ElementWise(shape, 5)(x), x)
+    assert torch.equal(ElementWiseNet(shape, 5)(x), x)
 
 
 def test_mixing_is_between_the_own_style_and_the_partner_s():
     x, y = torch.randn(2, 4, 16, 16), torch.randn(2, 4, 16, 16) * 3 + 1
-    assert torch.allclose(mix_statistics(x, statistics(y), torch.ones(2, 1, 1, 1)), x, atol=1e-5)
-    styled = mix_statistics(x, statistics(y), torch.zeros(2, 1, 1, 1))
-    for a, b in zip(statistics(styled), statistics(y), strict=True):
+    assert torch.allclose(mix_style(x, style_statistics(y), torch.ones(2, 1, 1, 1)), x, atol=1e-5)
+    styled = mix_style(x, style_statistics(y), torch.zeros(2, 1, 1, 1))
+    for a, b in zip(style_statistics(styled), style_statistics(y), strict=True):
         assert torch.allclose(a, b, atol=1e-4)
 
 
@@ -51,13 +51,13 @@ def test_the_mapping_nets_move_and_nothing_else(ready, mapping):
 
 
 def test_alone_and_without_memory_an_image_changes_nothing(ready):
-    """The published failure: at batch 1 MixStyle mixes an image with itself."""
+    """In the authors' code, MixStyle mixes a single image with itself."""
     adapter = ready("itta").adapt("itta", lr=1e-3, remember=False)
     for seed in range(3):
         adapter(images(seed, count=1))
     together = ready("itta").adapt("itta", lr=1e-3, remember=False)
     together(images(count=4))
-    assert adapter.loss < 0.01 * together.loss  # but for rounding
+    assert adapter.loss < 0.01 * together.loss  # up to rounding
 
 
 def test_alone_but_with_memory_the_image_before_gives_its_style(ready):
@@ -68,13 +68,13 @@ def test_alone_but_with_memory_the_image_before_gives_its_style(ready):
         for seed in range(6):
             adapter(images(seed, count=1) * (1 + seed))
             losses[remember].append(adapter.loss.item())
-    assert losses[True][0] == losses[False][0]  # nobody came before
+    assert losses[True][0] == losses[False][0]  # there is no previous image
     assert max(losses[True]) > 10 * max(losses[False])
 
 
 def test_the_consistency_falls_on_a_fixed_batch_and_style(ready):
     adapter, losses = ready("itta").adapt("itta", lr=1e-2), []
-    for _ in range(30):
+    for _ in range(12):
         adapter.styles.reset()  # the same style again
         adapter(images())
         losses.append(adapter.loss.item())
@@ -90,14 +90,14 @@ def test_an_encoder_with_negative_levels_is_refused(ready):
 
 
 def test_alone_and_without_memory_the_gradient_is_zero(ready):
-    """With an f_w that does not amplify the rounding."""
+    """f_w is not scaled here, so that it does not amplify rounding errors."""
     source = ready("itta")
-    plain = ElementWise((source.parts["itta"].settings["width"],), 10).to_part()
+    plain = ElementWiseNet((source.parts["itta"].settings["width"],), 10).to_part()
     largest = {}
     for count in (1, 3):
         adapter = type(source)(source.network, {"itta": plain}).adapt("itta", remember=False)
         x = images(count=3)[-count:]
-        adapter._begin(x)
+        adapter._create_maps(x)
         adapter.objective(x).backward()
         largest[count] = max(p.grad.abs().max().item() for p in adapter.maps.parameters())
     assert largest[1] < 1e-6 * largest[3]
@@ -119,13 +119,13 @@ def test_at_every_step_of_a_single_image_the_partner_is_the_image_before(ready):
         before = source.network.encode(images(1, count=1))
     assert len(partners) == 3
     for level, found in partners:
-        for a, b in zip(found, statistics(before[level]), strict=True):
+        for a, b in zip(found, style_statistics(before[level]), strict=True):
             assert torch.allclose(a, b, atol=1e-5)
     assert adapter.loss > 0
 
 
-class Dealt:
-    """Chance that was decided beforehand, and what was asked of it."""
+class FixedDraws:
+    """A random generator with fixed results that records its arguments."""
 
     def __init__(self, coin: float) -> None:
         self.coin, self.asked = coin, []
@@ -135,16 +135,16 @@ class Dealt:
 
     def beta(self, *arguments):
         self.asked.append(arguments)
-        return np.zeros(arguments[2])  # the partner's style alone
+        return np.zeros(arguments[2])  # only the partner's style
 
 
 @pytest.mark.parametrize(("coin", "level"), [(0.9, 1), (0.1, 2)])
 def test_styles_are_mixed_at_one_level_and_drawn_as_published(ready, coin, level):
     network = ready("itta").network
     styles = MixStyle([producer for producer, _ in pyramid.level_modules(network)], seed=0)
-    styles.rng = Dealt(coin)
+    styles.rng = FixedDraws(coin)
     with torch.no_grad():
-        features = styles.twice(network, images())
+        features = styles.encode_both(network, images())
     assert styles.rng.asked == [(0.1, 0.1, (3, 1, 1, 1))]
     for number, feature in enumerate(features):
         own, other = feature.chunk(2)
@@ -163,7 +163,7 @@ def test_both_levels_are_drawn(ready):
     assert drawn == {1, 2}
 
 
-def test_the_moments_of_adam_live_on_from_batch_to_batch(ready):
+def test_the_moments_of_adam_are_kept_from_batch_to_batch(ready):
     adapter = ready("itta").adapt("itta", lr=1e-3)
     for batch in range(1, 4):
         adapter(images(batch))
@@ -172,7 +172,7 @@ def test_the_moments_of_adam_live_on_from_batch_to_batch(ready):
 
 
 @pytest.mark.parametrize("mapping", ["channel", "element"])
-def test_a_batch_without_a_finite_image_leaves_no_trace(ready, mapping):
+def test_a_batch_without_a_finite_image_changes_nothing(ready, mapping):
     bad = torch.full((1, 3, 32, 96), float("nan"))
     disturbed, calm = (ready("itta").adapt("itta", lr=1e-3, steps=2, mapping=mapping) for _ in range(2))
     for adapter in (disturbed, calm):
@@ -192,7 +192,7 @@ def test_a_batch_with_a_finite_image_is_learnt_from(ready):
 
 
 class Classifier(nn.Module):
-    """A pyramid, and one answer an image."""
+    """A classifier with an encoder of two levels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -213,9 +213,9 @@ class Classifier(nn.Module):
 
 @pytest.mark.parametrize("mapping", ["channel", "element"])
 def test_a_classifier_is_adapted_too(ready, mapping):
-    """The published form is for classification: a mapping of each place, here also of each channel."""
+    """The published form is for classification."""
     torch.manual_seed(0)
-    network, measure = Classifier().eval(), ElementWise((8,), 10)
+    network, measure = Classifier().eval(), ElementWiseNet((8,), 10)
     measure.weight.data.mul_(2.0)
     model = replace(ready("itta"), network=network, parts={"itta": measure.to_part()})
     adapter = model.adapt("itta", lr=1e-2, mapping=mapping)

@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from ttdg.adaptation import adapt, losses, views
+from ttdg.adaptation import adapt, losses
+from ttdg.adaptation.methods import memo
+from ttdg.adaptation.views import SQUARE_VIEWS, View, photometric_view
 from ttdg.networks import batchnorm
 
 X = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -17,8 +19,8 @@ def a_network() -> nn.Sequential:
 
 @pytest.mark.parametrize("head", ["softmax", "sigmoid"])
 def test_identical_views_make_it_plain_entropy_minimisation_on_all_weights(head, monkeypatch):
-    monkeypatch.setattr(views, "SQUARE", (views.View(),))
-    monkeypatch.setattr(views, "photometric_view", lambda images, generator: images)
+    monkeypatch.setattr(memo, "SQUARE_VIEWS", (View(),))
+    monkeypatch.setattr(memo, "photometric_view", lambda images, generator: images)
     network, lr = a_network(), 0.1
     adapter = adapt(network, "memo", lr=lr, views=3, head=head)
     adapter(X)
@@ -32,10 +34,10 @@ def test_identical_views_make_it_plain_entropy_minimisation_on_all_weights(head,
 def test_the_marginal_is_the_mean_prediction_of_the_views():
     adapter = adapt(a_network(), "memo", views=8)
     adapter.generator.manual_seed(0)
-    marginal = adapter._marginal(X).softmax(1)
+    marginal = adapter._mean_prediction(X).softmax(1)
     generator = torch.Generator().manual_seed(0)
-    seen = [X, *views.photometric_view(X.repeat(7, 1, 1, 1), generator).chunk(7)]
-    p = [v.back(adapter.network(v(x)).softmax(1)) for v, x in zip(views.SQUARE, seen, strict=True)]
+    seen = [X, *photometric_view(X.repeat(7, 1, 1, 1), generator).chunk(7)]
+    p = [v.inverse(adapter.network(v(x)).softmax(1)) for v, x in zip(SQUARE_VIEWS, seen, strict=True)]
     assert torch.allclose(marginal, torch.stack(p).mean(0), atol=1e-6)
 
 
@@ -46,10 +48,10 @@ def test_views_in_one_pass_are_each_answered_as_in_a_pass_for_itself(x):
     network[1].weight.data.uniform_(0.5, 2)
     adapter = adapt(network, "memo", views=8, alpha=0.7)
     adapter.generator.manual_seed(0)
-    marginal = adapter._marginal(x).softmax(1)
+    marginal = adapter._mean_prediction(x).softmax(1)
     generator = torch.Generator().manual_seed(0)
-    seen = [x, *views.photometric_view(x.repeat(7, 1, 1, 1), generator).chunk(7)]
-    p = [v.back(adapter.network(v(y)).softmax(1)) for v, y in zip(views.SQUARE, seen, strict=True)]
+    seen = [x, *photometric_view(x.repeat(7, 1, 1, 1), generator).chunk(7)]
+    p = [v.inverse(adapter.network(v(y)).softmax(1)) for v, y in zip(SQUARE_VIEWS, seen, strict=True)]
     assert torch.allclose(marginal, torch.stack(p).mean(0), atol=1e-6)
 
 
@@ -59,8 +61,8 @@ def test_its_step_is_that_of_a_pass_for_each_view():
     adapter(X)
     plain = copy.deepcopy(network).eval()
     batchnorm.use(plain, batchnorm.MixMode(0.5))
-    seen = [X, *views.photometric_view(X.repeat(7, 1, 1, 1), torch.Generator().manual_seed(0)).chunk(7)]
-    p = [v.back(plain(v(y)).softmax(1)) for v, y in zip(views.SQUARE, seen, strict=True)]
+    seen = [X, *photometric_view(X.repeat(7, 1, 1, 1), torch.Generator().manual_seed(0)).chunk(7)]
+    p = [v.inverse(plain(v(y)).softmax(1)) for v, y in zip(SQUARE_VIEWS, seen, strict=True)]
     loss = torch.special.entr(torch.stack(p).mean(0)).sum(1).mean()
     grads = torch.autograd.grad(loss, list(plain.parameters()))
     assert max(g.abs().max() for g in grads) > 1e-3

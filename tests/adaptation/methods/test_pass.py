@@ -1,4 +1,4 @@
-"""PASS: its slow copy's momentum, its sparse attention, its start as the identity and its way back to the source."""
+"""PASS: the momentum of its average, its sparse attention, its start as the identity, and its fallback."""
 
 import copy
 import math
@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ttdg.adaptation.methods.pass_ import METHOD, Prompts, pass_momentum, sparse
+from ttdg.adaptation.methods.pass_ import METHOD, pass_momentum
+from ttdg.adaptation.pass_prompts import Prompts, keep_top_channels
 from ttdg.networks import split
 
 
@@ -43,7 +44,7 @@ def test_a_batch_starts_from_the_slow_copy_and_the_sources_statistics(ready):
 
 def test_every_prompt_channel_reaches_a_tenth_of_the_feature_channels():
     weights = torch.rand(2, 57, 8).softmax(-1)
-    kept = sparse(weights)
+    kept = keep_top_channels(weights)
     assert ((kept != 0).sum(1) == 5).all()
     assert torch.equal(kept[kept != 0], weights[kept != 0])
     assert (kept.amax(1) == weights.amax(1)).all()
@@ -62,7 +63,7 @@ def test_where_the_source_is_surer_it_answers(ready):
     answer[0] *= 10  # sure
     plain[1] *= 10
     answer[2] = float("nan")
-    chosen = adapter._surer(answer, plain)
+    chosen = adapter._less_uncertain(answer, plain)
     assert torch.equal(chosen[0], answer[0])
     assert torch.equal(chosen[1:], plain[1:])
 
@@ -144,7 +145,7 @@ def test_the_source_s_answer_is_the_source_s_after_any_number_of_batches(ready):
     adapter = source.adapt("pass", lr=0.1)
     for seed in range(2):
         adapter(images(seed))
-    assert torch.equal(adapter._source_answer(images(5)), source.adapt("source")(images(5)))
+    assert torch.equal(adapter._source_prediction(images(5)), source.adapt("source")(images(5)))
 
 
 def test_the_running_statistics_of_one_batch_do_not_reach_the_next(ready):
@@ -180,9 +181,11 @@ def test_the_half_entropy_is_divided_by_the_foreground_s_mass(ready):
     p = torch.tensor([0.9, 0.2])
     logits = torch.stack([(1 - p).log(), p.log()]).view(1, 2, 1, 2)
     expected = -(0.9 * math.log(0.9) + 0.2 * math.log(0.2)) / 1.1
-    assert adapter._doubt(logits).item() == pytest.approx(expected, rel=1e-5)
+    assert adapter._uncertainty(logits).item() == pytest.approx(expected, rel=1e-5)
     adapter.head = "sigmoid"
-    assert adapter._doubt((p / (1 - p)).log().view(1, 1, 1, 2)).item() == pytest.approx(expected, rel=1e-5)
+    assert adapter._uncertainty((p / (1 - p)).log().view(1, 1, 1, 2)).item() == pytest.approx(
+        expected, rel=1e-5
+    )
 
 
 def test_a_frozen_answer_has_the_prompts_of_the_last_batch_and_takes_no_step(ready):
@@ -208,7 +211,7 @@ def test_a_frozen_answer_falls_back_to_the_source_too(ready):
     source = ready("pass")
     adapter = source.adapt("pass", lr=0.1)
     adapter(images())
-    adapter._surer = lambda answer, plain: plain
+    adapter._less_uncertain = lambda answer, plain: plain
     assert torch.equal(adapter.predict_frozen(images(9)), source.adapt("source")(images(9)))
 
 

@@ -1,5 +1,5 @@
 import math
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch import nn
 
 from ttdg.adaptation import adapt, losses
 from ttdg.adaptation.adapter import GradientAdapter
-from ttdg.adaptation.methods.sar import adapted, ascend, mean
+from ttdg.adaptation.methods.sar import adapted_parameters, ascend, masked_mean
 from ttdg.checkpoints import load
 from ttdg.data import normalise
 from ttdg.data.synthetic.cases import draw_site
@@ -30,7 +30,7 @@ def test_without_ascent_and_thresholds_sar_is_tent_with_sgd(head):
     network = a_network()
     batchnorm.use(network, batchnorm.BATCH)
     tent = GradientAdapter(
-        network, lambda z: losses.entropy(z, head).mean(), batchnorm.affine(network),
+        network, lambda z: losses.entropy(z, head).mean(), batchnorm.affine_parameters(network),
         lr=0.1, optimiser=partial(torch.optim.SGD, momentum=0.9),
     )  # fmt: skip
     for _ in range(5):
@@ -61,8 +61,8 @@ def test_one_step_is_sgd_on_the_entropy_of_sure_pixels_at_the_ascended_point():
     length = torch.cat([x.flatten() for x in g]).norm()
     up = [(t + rho * x / length).detach().requires_grad_() for t, x in zip(theta, g, strict=True)]
     H = entropies(*up)
-    assert (~sure & (limit > H)).any(), "a pixel that became sure on the way up must not count"
-    assert (sure & ~(limit > H)).any(), "nor one that is no longer sure"
+    assert (~sure & (limit > H)).any(), "a pixel that is sure only after the ascent must not count"
+    assert (sure & ~(limit > H)).any(), "nor a pixel that is no longer sure"
     g = torch.autograd.grad(H[sure & (limit > H)].mean(), up)
     for moved, start, gradient in zip(adapter.parameters, theta, g, strict=True):
         assert torch.allclose(moved, start - lr * gradient, atol=1e-5)
@@ -76,7 +76,7 @@ def test_the_ascent_has_length_rho_over_all_parameters_together():
 
 def test_unsure_pixels_give_no_gradient():
     H = torch.tensor([0.1, 0.5, 0.3], requires_grad=True)
-    mean(H, H < 0.4).backward()
+    masked_mean(H, H < 0.4).backward()
     assert torch.equal(H.grad, torch.tensor([0.5, 0.0, 0.5]))
 
 
@@ -94,13 +94,13 @@ def test_a_collapse_triggers_exactly_one_recovery_to_the_source():
     adapter(X)
     with torch.no_grad():
         for parameter in adapter.parameters:
-            parameter.mul_(1e4)  # one-hot answers
+            parameter.mul_(1e4)  # one-hot predictions
     calls = 0
     while not adapter.counts["resets"]:
         adapter(X)
         calls += 1
         assert calls < 100
-    assert calls > 5, "the running loss falls by a tenth a step"
+    assert calls > 5, "the average loss falls by a tenth at each step"
     assert adapter.ema is None
     assert not adapter.optimiser.state or all(
         not value.any() for state in adapter.optimiser.state.values() for value in state.values()
@@ -111,10 +111,15 @@ def test_a_collapse_triggers_exactly_one_recovery_to_the_source():
     assert adapter.counts == {"steps": 2 * calls + 1, "resets": 1, "skipped": 0}
 
 
-@pytest.mark.parametrize("site", ["valley", "summit"])  # one the demo model knows, and one it does not
+@cache
+def demo_model():
+    return load("demo", "cpu")
+
+
+@pytest.mark.parametrize("site", ["valley", "summit"])  # a source site of the demo model, and a new one
 def test_a_healthy_stream_never_recovers(site):
-    """At a threshold above it SAR would be PTBN, silently."""
-    model = load("demo", "cpu")
+    """With a threshold above the loss, SAR would reset at every step and equal PTBN."""
+    model = demo_model()
     pictures, _ = draw_site("fundus", site, 12, model.card.benchmark.size, seed=7)
     light = torch.tensor(pictures).movedim(-1, 1) / 255
     images = normalise(light, model.card.benchmark.normalisation).split(4)
@@ -150,5 +155,5 @@ def test_the_last_stage_of_a_resnet_stays_as_it_is():
         {"layer3": nn.BatchNorm2d(2), "layer4": nn.BatchNorm2d(2), "decoder": nn.BatchNorm2d(2)}
     )
     kept = {id(p) for p in network["layer4"].parameters()}
-    assert len(adapted(network)) == 4
-    assert not kept & {id(p) for p in adapted(network)}
+    assert len(adapted_parameters(network)) == 4
+    assert not kept & {id(p) for p in adapted_parameters(network)}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from ttdg.adaptation.methods.sictta import Groups, compact_density
+from ttdg.adaptation.methods.sictta import GroupMode, compact_density
 from ttdg.errors import UserError
 from ttdg.networks import batchnorm
 
@@ -18,9 +18,9 @@ def test_statistics_over_groups_are_those_of_each_group_alone():
     layer, x = nn.BatchNorm2d(5), torch.randn(6, 5, 8, 8) * torch.arange(1.0, 7).view(-1, 1, 1, 1)
     nn.init.normal_(layer.weight)
     alone = torch.cat([batchnorm.BATCH(layer, part) for part in x.split(3)])
-    assert torch.allclose(Groups(3)(layer, x), alone, atol=1e-5)
+    assert torch.allclose(GroupMode(3)(layer, x), alone, atol=1e-5)
     single = torch.cat([batchnorm.BATCH(layer, part) for part in x.split(1)])
-    assert torch.allclose(Groups(1)(layer, x), single, atol=1e-5)
+    assert torch.allclose(GroupMode(1)(layer, x), single, atol=1e-5)
 
 
 def test_the_density_is_the_row_entropy_of_the_class_matrix():
@@ -42,7 +42,7 @@ def test_saturated_predictions_tie_whatever_their_shares(head):
 
 
 def test_the_density_of_one_softmax_channel_is_a_mistake():
-    with pytest.raises(UserError, match="one channel"):
+    with pytest.raises(UserError, match="one output channel"):
         compact_density(torch.randn(1, 1, 4, 4), torch.arange(16)[None], "softmax")
 
 
@@ -67,10 +67,10 @@ def test_an_identical_image_finds_itself(ready):
     adapter = ready("sictta").adapt("sictta", neighbours=1)
     adapter(an_image(0))
     stored = adapter.pool.columns[0][0]
-    friends = adapter._friends(0, stored[None])
-    assert torch.allclose(friends.blended, stored, atol=1e-5)
-    assert torch.equal(friends.images[0], an_image(0)[0])
-    half = adapter._friends(0, stored[None] / 2)  # (1 − r) q + r q_j is q_j ≠ q only where r = 1
+    group = adapter._neighbourhood(0, stored[None])
+    assert torch.allclose(group.blended, stored, atol=1e-5)
+    assert torch.equal(group.images[0], an_image(0)[0])
+    half = adapter._neighbourhood(0, stored[None] / 2)  # (1 − r) q + r q_j is q_j ≠ q only where r = 1
     assert torch.allclose(half.blended, stored, atol=1e-5)
 
 
@@ -78,12 +78,12 @@ def test_a_bottleneck_is_pulled_to_its_neighbours_by_hand(ready):
     adapter = ready("sictta").adapt("sictta", neighbours=2)
     keys = torch.tensor([[0.0, 5.0], [3.0, 0.0], [4.0, 3.0]])[..., None, None]
     adapter.pool.push(keys, keys)
-    friends = adapter._friends(0, torch.tensor([[2.0, 0.0]])[..., None, None])  # cosines 0, 1 and 0.8
-    assert torch.equal(friends.images, keys[[1, 2]])
+    group = adapter._neighbourhood(0, torch.tensor([[2.0, 0.0]])[..., None, None])  # cosines 0, 1 and 0.8
+    assert torch.equal(group.images, keys[[1, 2]])
     weights = torch.tensor([1.0, 0.8]).softmax(0)
     target = weights[0] * torch.tensor([3.0, 0.0]) + weights[1] * torch.tensor([4.0, 3.0])
     expected = 0.1 * torch.tensor([2.0, 0.0]) + 0.9 * target
-    assert torch.allclose(friends.blended.flatten(), expected, atol=1e-6)
+    assert torch.allclose(group.blended.flatten(), expected, atol=1e-6)
 
 
 def test_an_answer_is_that_of_a_batch_with_its_neighbours_and_a_blended_bottleneck(ready):
@@ -106,7 +106,7 @@ def test_an_answer_is_that_of_a_batch_with_its_neighbours_and_a_blended_bottlene
 def test_a_batch_is_answered_as_its_images_one_by_one(ready):
     together, alone = (ready("sictta").adapt("sictta", pixels=4096) for _ in range(2))
     for adapter in (together, alone):
-        adapter._doubts = lambda logits, _: [
+        adapter._score = lambda logits, _: [
             float(x) for x in logits.float().var((1, 2, 3))
         ]  # no random pixels
     images = torch.cat([an_image(seed) for seed in range(8)])
@@ -114,41 +114,41 @@ def test_a_batch_is_answered_as_its_images_one_by_one(ready):
     assert torch.allclose(answers, torch.cat([alone(image[None]) for image in images]), atol=1e-4)
 
 
-def test_the_share_that_is_let_in_tightens_while_the_pool_fills(ready):
+def test_the_accepted_share_falls_while_the_pool_fills(ready):
     adapter = ready("sictta").adapt("sictta")
     let_in = []
-    for _ in range(5):  # with falling doubt, every image is the best so far: only rank 0 turns it away
+    for _ in range(5):  # with falling scores every image is the best so far, so that only rank 0 rejects it
         adapter.reset()
         adapter.pool.push(*(torch.zeros(len(let_in), 1),) * 2)
-        let_in.append(next(n for n in range(1, 99) if adapter._reliable(-float(n))))
+        let_in.append(next(n for n in range(1, 99) if adapter._is_reliable(-float(n))))
     assert let_in == [1, 2, 2, 3, 6]  # 1/(1 − size/5), and ⌊5·(1 − 0.8)⌋ is 0 in floating point, as published
 
 
-def test_the_least_doubtful_are_let_in_and_the_rest_is_not(ready):
+def test_only_the_images_with_the_lowest_scores_enter_the_pool(ready):
     adapter = ready("sictta").adapt("sictta")
     adapter.pool.push(*(torch.zeros(9, 1),) * 2)  # warm: one in ten
-    assert not any(adapter._reliable(1.0 + n) for n in range(40))
-    assert adapter._reliable(0.5)
-    assert not adapter._reliable(float("nan"))
+    assert not any(adapter._is_reliable(1.0 + n) for n in range(40))
+    assert adapter._is_reliable(0.5)
+    assert not adapter._is_reliable(float("nan"))
 
 
-@pytest.mark.parametrize(("doubt", "let_in"), [(2.5, True), (3.5, False)])
-def test_of_forty_the_third_is_let_in_and_the_fourth_is_not(doubt, let_in, ready):
+@pytest.mark.parametrize(("score", "let_in"), [(2.5, True), (3.5, False)])
+def test_of_forty_the_third_is_let_in_and_the_fourth_is_not(score, let_in, ready):
     """⌊40·(1 − 0.9)⌋ is 3 in floating point, as published."""
     adapter = ready("sictta").adapt("sictta")
     adapter.pool.push(*(torch.zeros(5, 1),) * 2)
-    adapter.doubts.extend(range(1, 40))
-    assert adapter._reliable(doubt) is let_in
+    adapter.scores.extend(range(1, 40))
+    assert adapter._is_reliable(score) is let_in
 
 
 def test_a_bottleneck_that_is_not_finite_never_enters_the_pool(ready):
     adapter = ready("sictta").adapt("sictta")
     logits, keys = torch.randn(3, 2, 8, 8), torch.randn(3, 4, 2, 2)
     keys[1, 0, 0, 0], keys[2, 3, 1, 1] = torch.nan, torch.inf
-    assert [doubt == doubt for doubt in adapter._doubts(logits, keys)] == [True, False, False]
+    assert [score == score for score in adapter._score(logits, keys)] == [True, False, False]
     poisoned = an_image(0)
     poisoned[..., 0, 0] = torch.nan
-    adapter._reliable = lambda doubt: doubt == doubt
+    adapter._is_reliable = lambda score: score == score
     adapter(torch.cat([poisoned, an_image(1)]))
     assert len(adapter.pool) == 1
     assert torch.equal(adapter.pool.columns[1], an_image(1))
@@ -156,17 +156,17 @@ def test_a_bottleneck_that_is_not_finite_never_enters_the_pool(ready):
 
 def test_after_the_stream_an_image_is_answered_among_its_neighbours_and_enters_nothing(ready):
     adapter = ready("sictta").adapt("sictta", neighbours=2)
-    adapter._reliable = lambda doubt: True
+    adapter._is_reliable = lambda score: True
     assert torch.equal(adapter.predict_frozen(an_image(0)), adapter.network(an_image(0)))
     assert len(adapter.pool) == 0
     adapter(torch.cat([an_image(seed) for seed in range(3)]))
-    columns, doubts = adapter.pool.columns, list(adapter.doubts)
+    columns, scores = adapter.pool.columns, list(adapter.scores)
     drawn, images = adapter.generator.get_state(), torch.cat([an_image(3), an_image(4)])
     answer = adapter.predict_frozen(images)
     assert all(now is then for now, then in zip(adapter.pool.columns, columns, strict=True))
-    assert list(adapter.doubts) == doubts
+    assert list(adapter.scores) == scores
     assert torch.equal(adapter.generator.get_state(), drawn)
-    adapter._reliable = lambda doubt: False
+    adapter._is_reliable = lambda score: False
     assert torch.equal(answer, adapter(images))
     assert not torch.allclose(answer, adapter.network(images), atol=1e-2)
 
@@ -190,9 +190,9 @@ def test_a_call_that_fails_leaves_the_anchor_as_it_was(calls, ready):
     assert torch.equal(adapter.network(an_image(1)), expected)
 
 
-def test_the_pool_and_the_memory_of_doubts_stay_within_their_size(ready):
+def test_the_pool_and_the_scores_stay_within_their_size(ready):
     adapter = ready("sictta").adapt("sictta", capacity=3, neighbours=2)
-    adapter._reliable = lambda doubt: True
+    adapter._is_reliable = lambda score: True
     for seed in range(6):
         adapter(an_image(seed, 32))
         assert len(adapter.pool) == min(seed + 1, 3)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from ttdg.adaptation.memory import Bank
-from ttdg.adaptation.methods.tegda import dropout_agreement, symmetric
+from ttdg.adaptation.methods.tegda import dropout_agreement, symmetric_cross_entropy
 
 
 def some(seed: int, count: int = 2) -> torch.Tensor:
@@ -34,14 +34,14 @@ def test_agreement_is_the_dice_times_the_confidence_by_hand():
             mask, masks = logits[image].argmax(0) == label, dropped[:, image].argmax(1) == label
             dice = torch.stack([2 * (mask & m).sum() / (mask.sum() + m.sum()) for m in masks]).mean()
             p = dropped[:, image].softmax(1)[:, label].mean(0)
-            doubt = -(p * p.log2() + (1 - p) * (1 - p).log2())
-            expected[image] += dice * (1 - doubt[masks.any(0)].mean()) / 2
+            uncertainty = -(p * p.log2() + (1 - p) * (1 - p).log2())
+            expected[image] += dice * (1 - uncertainty[masks.any(0)].mean()) / 2
     ours = dropout_agreement(logits, dropped, "softmax")
     assert torch.allclose(ours, expected, atol=1e-5)
     assert ((ours >= 0) & (ours <= 1)).all()
 
 
-def test_a_structure_nobody_sees_is_agreed_upon():
+def test_a_structure_that_is_absent_everywhere_is_a_perfect_agreement():
     empty = torch.tensor([9.0, -9.0])[None, :, None, None].expand(1, 2, 4, 4)
     assert dropout_agreement(empty, empty.expand(5, 1, 2, 4, 4), "softmax").item() == pytest.approx(1)
 
@@ -62,20 +62,20 @@ def test_the_teacher_stays_at_full_quality_and_becomes_the_student_at_none(quali
 
 
 def cross_entropy(logits: torch.Tensor, target: torch.Tensor, head: str) -> torch.Tensor:
-    """In units of log₂ of the classes, of which a sigmoid channel has two."""
+    """Cross-entropy divided by log₂ of the number of classes; a sigmoid channel has two."""
     if head == "sigmoid":
         return F.binary_cross_entropy_with_logits(logits, target.sigmoid())
     return -(target.softmax(1) * logits.log_softmax(1)).sum(1).mean() / math.log2(logits.shape[1])
 
 
 def alike(ours: torch.nn.Module, expected: torch.nn.Module) -> bool:
-    """In all weights but the convolutions' biases before BatchNorm, whose gradient is rounding error alone."""
+    """Compare all weights except biases before BatchNorm, whose gradient is only rounding error."""
     pairs = zip(ours.named_parameters(), expected.parameters(), strict=True)
     return all(torch.allclose(a, b, atol=1e-5) for (name, a), b in pairs if not name.endswith(".0.bias"))
 
 
 def agreed(logits: torch.Tensor, dropped: torch.Tensor, head: str) -> torch.Tensor:
-    """Of one image: Dice times confidence, structure by structure."""
+    """Quality of one image: the mean over structures of Dice times confidence."""
     p = (dropped.softmax(1) if head == "softmax" else dropped.sigmoid()).mean(0)
     scores = []
     for label in range(1 if head == "softmax" else 0, len(logits)):
@@ -133,7 +133,7 @@ def test_three_steps_by_hand(head, ready):
         assert alike(adapter.teacher, teacher)
 
 
-def test_features_are_drawn_to_their_like_and_an_equal_one_changes_nothing(ready):
+def test_features_are_blended_with_similar_ones_and_an_equal_one_changes_nothing(ready):
     adapter = ready("tegda").adapt("tegda")
     f = torch.rand(2, 12, 4, 4)
     assert torch.equal(adapter._refined(f), f)
@@ -148,9 +148,9 @@ def test_features_are_drawn_to_their_like_and_an_equal_one_changes_nothing(ready
 
 def test_the_symmetric_loss_is_symmetric_and_least_where_predictions_agree():
     a, b = torch.randn(1, 3, 4, 4), torch.randn(1, 3, 4, 4)
-    assert torch.allclose(symmetric(a, b, "softmax"), symmetric(b, a, "softmax"))
+    assert torch.allclose(symmetric_cross_entropy(a, b, "softmax"), symmetric_cross_entropy(b, a, "softmax"))
     sure = torch.tensor([30.0, 0.0, 0.0])[None, :, None, None].expand(1, 3, 4, 4)
-    assert symmetric(sure, sure, "softmax") < 1e-6 < symmetric(a, b, "softmax")
+    assert symmetric_cross_entropy(sure, sure, "softmax") < 1e-6 < symmetric_cross_entropy(a, b, "softmax")
 
 
 def test_the_bank_keeps_the_best_and_gives_way_to_better_ones():

@@ -1,4 +1,4 @@
-"""VPTTA against FFTs and plain Adam, and its schedule, memory and prompt."""
+"""VPTTA against FFTs and plain Adam; its schedule, memory and prompts."""
 
 import math
 
@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ttdg.adaptation import adapt
-from ttdg.adaptation.fourier_prompt import window
+from ttdg.adaptation.fourier_prompt import fourier_window
 from ttdg.adaptation.memory import Memory
-from ttdg.adaptation.methods.vptta import warmth
+from ttdg.adaptation.methods.vptta import warm_up_weight
 from ttdg.networks.batchnorm import batched, grouped
 
 
@@ -24,7 +24,7 @@ def a_network(seed: int = 0) -> nn.Sequential:
 
 
 def by_fft(images: torch.Tensor, prompt: torch.Tensor) -> torch.Tensor:
-    """The published way: amplitude and phase, shift, multiply the window, back, real part."""
+    """The published form: amplitude and phase, shift, multiply the window, shift back, inverse FFT, real part."""
     spectrum = torch.fft.fft2(images)
     amplitude, phase = torch.fft.fftshift(spectrum.abs(), (-2, -1)), spectrum.angle()
     k = prompt.shape[-1]
@@ -36,7 +36,7 @@ def by_fft(images: torch.Tensor, prompt: torch.Tensor) -> torch.Tensor:
 
 
 def test_steps_are_adams_on_the_misfit_of_statistics_under_the_warmed_mixture():
-    """Two images, one after the other: each starts from a prompt of 1; Adam's moments and the count live on."""
+    """Two images in a row: each starts from a prompt of 1; Adam's moments and the image count are kept."""
     network, lr = a_network(), 0.05
     conv, norm, _, head = network
     adapter = adapt(network, "vptta", lr=lr, size=0.1)
@@ -63,10 +63,10 @@ def test_steps_are_adams_on_the_misfit_of_statistics_under_the_warmed_mixture():
         with torch.no_grad():
             assert torch.allclose(answer, forward(x, lam)[1], atol=1e-5)
         assert torch.allclose(adapter.prompt, prompt, atol=1e-5)
-        assert (prompt - 1).abs().max() > 0.02  # the step was one
+        assert (prompt - 1).abs().max() > 0.02  # the step has changed the prompt
 
 
-def test_a_prompt_starts_as_the_mean_of_its_neighbours_by_the_likeness_of_their_keys():
+def test_a_prompt_starts_as_the_mean_of_its_neighbours_weighted_by_the_cosine_of_their_keys():
     adapter = adapt(a_network(), "vptta", neighbours=2, size=0.1, lr=0.05)
     for _ in range(3):
         adapter(torch.randn(1, 3, 32, 32) + 1)
@@ -76,7 +76,7 @@ def test_a_prompt_starts_as_the_mean_of_its_neighbours_by_the_likeness_of_their_
     best = cosines.argsort(descending=True)[:2]
     weights = (cosines[best] / 0.2).softmax(0)
     expected = (weights[:, None, None, None] * prompts[best]).sum(0)
-    assert torch.allclose(adapter._first(new)[0], expected, atol=1e-6)
+    assert torch.allclose(adapter._initial_prompts(new)[0], expected, atol=1e-6)
 
 
 def test_after_the_stream_an_image_is_answered_with_the_memorys_prompt_and_the_last_mixture():
@@ -85,19 +85,21 @@ def test_after_the_stream_an_image_is_answered_with_the_memorys_prompt_and_the_l
         adapter(other)
     before = adapter.seen, len(adapter.memory), adapter.prompt.clone()
     answer = adapter.predict_frozen(image)
-    view = window(32, 32, 3, image.device)
-    prompted = view.prompted(image, view.read(image), adapter.memory.columns[1][:1])
-    assert torch.allclose(answer, adapt(a_network(), "alpha-bn", alpha=warmth(4, 5.0))(prompted), atol=1e-5)
+    view = fourier_window(32, 32, 3, image.device)
+    prompted = view.apply_prompt(image, view.coefficients(image), adapter.memory.columns[1][:1])
+    assert torch.allclose(
+        answer, adapt(a_network(), "alpha-bn", alpha=warm_up_weight(4, 5.0))(prompted), atol=1e-5
+    )
     assert before[:2] == (adapter.seen, len(adapter.memory))
     assert torch.equal(before[2], adapter.prompt)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_steps_through_the_gpu_program_are_the_steps_without(batch, monkeypatch):
-    """With the program's plain form in its place; the optimiser wants gradient and prompt laid out alike."""
+    """The plain form of the GPU program replaces it; gradient and prompt must have the same memory layout."""
     images, found = torch.randn(2, batch, 3, 32, 32), []
     for program in (lambda *_: None, lambda *_: grouped._normalise):
-        monkeypatch.setattr(batched, "program", program)
+        monkeypatch.setattr(batched, "fused_kernel_for", program)
         adapter = adapt(a_network(), "vptta", size=0.1, lr=0.05)
         answers = [adapter(x) for x in images]
         assert adapter.prompt.grad.stride() == adapter.prompt.stride()
@@ -107,46 +109,48 @@ def test_steps_through_the_gpu_program_are_the_steps_without(batch, monkeypatch)
 
 
 @given(st.integers(5, 40), st.integers(5, 40), st.integers(1, 5))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_a_prompt_on_the_window_alone_is_the_published_fft(height, width, k):
     torch.manual_seed(height * width)
     images, prompt = torch.randn(2, 3, height, width), torch.randn(2, 3, k, k)
-    view = window(height, width, k, images.device)
-    low = view.read(images)
-    assert torch.allclose(view.prompted(images, low, prompt), by_fft(images, prompt), atol=2e-5)
+    view = fourier_window(height, width, k, images.device)
+    low = view.coefficients(images)
+    assert torch.allclose(view.apply_prompt(images, low, prompt), by_fft(images, prompt), atol=2e-5)
 
 
 def test_the_unit_prompt_is_the_identity_to_the_bit():
     images = torch.randn(2, 1, 31, 64)
-    view = window(31, 64, 3, images.device)
-    assert torch.equal(view.prompted(images, view.read(images), torch.ones(2, 1, 3, 3)), images)
+    view = fourier_window(31, 64, 3, images.device)
+    assert torch.equal(view.apply_prompt(images, view.coefficients(images), torch.ones(2, 1, 3, 3)), images)
 
 
 def test_the_key_is_the_window_of_the_shifted_amplitude():
     images, k = torch.randn(1, 3, 512, 352), 5
     amplitude = torch.fft.fftshift(torch.fft.fft2(images).abs(), (-2, -1))
     wanted = amplitude[..., 253:258, 173:178]
-    assert torch.allclose(window(512, 352, k, images.device).read(images).abs(), wanted, rtol=1e-3, atol=1e-2)
+    assert torch.allclose(
+        fourier_window(512, 352, k, images.device).coefficients(images).abs(), wanted, rtol=1e-3, atol=1e-2
+    )
 
 
 @pytest.mark.parametrize(("seen", "value"), [(1, 0.8333), (25, 0.5), (100, 0.3333), (400, 0.2)])
-def test_the_warmth_falls_as_published(seen, value):
-    assert warmth(seen, 5.0) == pytest.approx(value, abs=1e-4)
+def test_the_weight_of_the_test_statistics_falls_as_published(seen, value):
+    assert warm_up_weight(seen, 5.0) == pytest.approx(value, abs=1e-4)
 
 
-def test_every_image_counts_once_for_the_warmth():
+def test_every_image_counts_once_for_the_weight():
     adapter = adapt(a_network(), "vptta", steps=3)
     adapter(torch.randn(4, 3, 32, 32))
     adapter(torch.randn(1, 3, 32, 32))
     assert adapter.seen == 5
-    assert adapter.mode.rho == warmth(5, 5.0)
+    assert adapter.mode.rho == warm_up_weight(5, 5.0)
 
 
 def test_with_rate_zero_it_is_the_network_with_the_warmed_mixture():
     network, images = a_network(), torch.randn(2, 3, 32, 32)
     adapter = adapt(network, "vptta", lr=0.0)
     for seen in (2, 4, 6):
-        mixed = adapt(network, "alpha-bn", alpha=warmth(seen, 5.0))
+        mixed = adapt(network, "alpha-bn", alpha=warm_up_weight(seen, 5.0))
         assert torch.allclose(adapter(images), mixed(images), atol=1e-6)
 
 
@@ -177,7 +181,7 @@ def test_an_image_seen_before_starts_from_its_own_prompt():
     for other in (image, torch.randn(1, 3, 32, 32)):
         adapter(other)
     stored = adapter.memory.columns[1][0].clone()
-    adapter._start(adapter.memory.columns[0][:1])
+    adapter._start_prompts(adapter.memory.columns[0][:1])
     assert torch.allclose(adapter.prompt[0], stored)
 
 
@@ -185,7 +189,7 @@ def test_before_the_memory_is_warm_a_prompt_starts_at_one():
     adapter = adapt(a_network(), "vptta", neighbours=3)
     for _ in range(2):
         adapter(torch.randn(1, 3, 32, 32))
-    adapter._start(adapter.memory.columns[0][:1])
+    adapter._start_prompts(adapter.memory.columns[0][:1])
     assert (adapter.prompt == 1).all()
 
 

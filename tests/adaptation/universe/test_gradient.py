@@ -1,4 +1,4 @@
-"""The gradient form: a frozen teacher, a frozen universe, and a step that lowers its own objective."""
+"""universe-gradient: a frozen teacher, a frozen universe, and a step that lowers the objective."""
 
 import copy
 from typing import get_args
@@ -20,7 +20,9 @@ def some_images(b: int = 3, seed: int = 0) -> Tensor:
 def loss_on(adapter, images: Tensor) -> float:
     adapter.memory.clear()
     with torch.no_grad():
-        return float(adapter.objective(*feature_maps(adapter.network, images), adapter._teach(images)[1]))
+        return float(
+            adapter.objective(*feature_maps(adapter.network, images), adapter._teacher_predictions(images)[1])
+        )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -41,16 +43,18 @@ def test_one_step_lowers_the_objective(ready):
 def test_the_teacher_and_the_universe_stay_as_they_were(ready):
     adapter = ready("universe-gradient").adapt("universe-gradient", lr=0.1)
     teacher, prior = (copy.deepcopy(x.state_dict()) for x in (adapter.teacher, adapter.prior))
-    first = adapter._teach(some_images())
+    first = adapter._teacher_predictions(some_images())
     for seed in range(3):
         adapter(some_images(seed=seed))
     for frozen, before in ((adapter.teacher, teacher), (adapter.prior, prior)):
         assert all(torch.equal(value, before[name]) for name, value in frozen.state_dict().items())
         assert all(parameter.grad is None for parameter in frozen.parameters())
-    assert all(torch.equal(a, b) for a, b in zip(first, adapter._teach(some_images()), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(first, adapter._teacher_predictions(some_images()), strict=True)
+    )
 
 
-def test_the_answer_is_the_mean_of_the_sources_and_the_adapted(ready):
+def test_the_prediction_is_the_mean_of_the_source_and_the_adapted_networks(ready):
     source, images = ready("universe-gradient"), some_images()
     mean, adapted = (source.adapt("universe-gradient", average=a)(images).exp() for a in (True, False))
     with torch.no_grad():
@@ -58,20 +62,20 @@ def test_the_answer_is_the_mean_of_the_sources_and_the_adapted(ready):
     assert torch.allclose(mean, (plain + adapted) / 2, atol=1e-5)
 
 
-def test_a_memory_of_graphs_gives_an_image_alone_company(ready):
+def test_a_single_image_is_matched_together_with_remembered_graphs(ready):
     source = ready("universe-gradient")
-    lonely, remembering = (source.adapt("universe-gradient", remember=n) for n in (0, 2))
+    forgetting, remembering = (source.adapt("universe-gradient", remember=n) for n in (0, 2))
     for seed in range(4):
-        for adapter in (lonely, remembering):
+        for adapter in (forgetting, remembering):
             adapter(some_images(1, seed))
-    assert len(lonely.memory) == 0
+    assert len(forgetting.memory) == 0
     assert len(remembering.memory) == 2
-    assert not torch.equal(lonely(some_images(1, 9)), remembering(some_images(1, 9)))
+    assert not torch.equal(forgetting(some_images(1, 9)), remembering(some_images(1, 9)))
     remembering.reset()
     assert len(remembering.memory) == 0
 
 
-def test_a_batch_of_nan_is_not_remembered_as_such(ready):
+def test_a_batch_of_nan_does_not_put_nan_into_the_memory(ready):
     adapter = ready("universe-gradient").adapt("universe-gradient", remember=4)
     for images in (some_images(1), torch.full((1, 3, 32, 32), float("nan")), some_images(1)):
         answer = adapter(images)

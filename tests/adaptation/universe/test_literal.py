@@ -1,4 +1,4 @@
-"""The paper as printed: finite, and quiet where the printed loss is; and its named ablations."""
+"""universe-literal: the printed loss, its update, and the named ablations."""
 
 import copy
 from dataclasses import replace
@@ -32,7 +32,7 @@ def test_the_loss_is_the_printed_one_and_finite(ready):
     adapter = ready("universe-literal", labels=3).adapt("universe-literal")
     nodes = nodes_of(adapter, some_images())
     M = adapter.prior.affinity(nodes.features, nodes.mask)
-    expected = matching_loss(M, adapter._matched(nodes, M), nodes.mask, form="paper", tau=adapter.tau)
+    expected = matching_loss(M, adapter._match(nodes, M), nodes.mask, form="paper", tau=adapter.tau)
     assert adapter.objective(nodes).isfinite()
     assert torch.equal(adapter.objective(nodes), expected)
 
@@ -41,7 +41,7 @@ def test_one_step_lowers_the_loss_for_the_matching_it_was_taken_on(ready):
     adapter = ready("universe-literal").adapt("universe-literal", lr=1e-3)
     with torch.no_grad():
         nodes = nodes_of(adapter, some_images())
-        U = adapter._matched(nodes, adapter.prior.affinity(nodes.features, nodes.mask))
+        U = adapter._match(nodes, adapter.prior.affinity(nodes.features, nodes.mask))
 
     @torch.no_grad()
     def loss() -> float:
@@ -54,7 +54,7 @@ def test_one_step_lowers_the_loss_for_the_matching_it_was_taken_on(ready):
     assert loss() < before
 
 
-def test_one_image_alone_is_answered_by_the_source(ready):
+def test_a_single_image_is_predicted_by_the_source_network(ready):
     source = ready("universe-literal")
     adapter, images = source.adapt("universe-literal", lr=1.0), some_images(1)
     with torch.no_grad():
@@ -65,7 +65,7 @@ def test_one_image_alone_is_answered_by_the_source(ready):
     )
 
 
-def test_weights_that_diverged_begin_anew(ready):
+def test_weights_that_diverged_are_reset(ready):
     source = ready("universe-literal")
     adapter, images = source.adapt("universe-literal"), some_images()
     with torch.no_grad():
@@ -76,7 +76,7 @@ def test_weights_that_diverged_begin_anew(ready):
     )
 
 
-def test_an_image_that_is_not_finite_takes_nothing_back(ready):
+def test_an_image_that_is_not_finite_does_not_reset_the_weights(ready):
     adapter, images = ready("universe-literal").adapt("universe-literal"), some_images()
     adapter(images)
     learned = weights(adapter)
@@ -94,7 +94,7 @@ def weights(adapter) -> Tensor:
 
 
 def step(adapter, calls: int = 1) -> Tensor:
-    """How the weights move in so many batches."""
+    """Change of the weights after `calls` batches."""
     before = weights(adapter)
     for seed in range(calls):
         assert adapter(some_images(seed=seed)).isfinite().all()
@@ -116,7 +116,7 @@ def test_every_variant_learns_something_finite_from_its_batch(variant, ready):
     assert moved.any()
 
 
-def test_the_ablations_move_the_weights_elsewhere_and_no_two_alike(ready):
+def test_no_two_ablations_update_the_weights_alike(ready):
     moved = {variant: step(built(ready, variant)) for variant in VARIANTS if variant != "no-class-mask"}
     for a, b in combinations(moved.values(), 2):
         assert (a - b).norm() > 0.01 * max(a.norm(), b.norm())
@@ -127,7 +127,7 @@ def test_there_is_no_class_mask_to_leave_out(ready):
     nodes, M = graphs_of(full)
     renamed = replace(nodes, labels=nodes.labels.roll(3, 1) * nodes.mask)
     assert not torch.equal(renamed.labels, nodes.labels)
-    assert torch.equal(full._matched(renamed, M), full._matched(nodes, M))
+    assert torch.equal(full._match(renamed, M), full._match(nodes, M))
     assert torch.equal(step(full, 2), step(built(ready, "no-class-mask"), 2))
 
 
@@ -152,34 +152,34 @@ def test_a_random_universe_is_the_priors_own_control(ready):
 def test_without_a_universe_no_universe_matters(ready):
     adapter = built(ready, "no-universe")
     nodes, M = graphs_of(adapter)
-    U = adapter._first(nodes)
+    U = adapter._initial_matching(nodes)
     assert torch.all(U[~nodes.mask] == 0)
     assert torch.allclose(U[nodes.mask], torch.full_like(U[nodes.mask], 1 / U.shape[2]), atol=6e-3)
     assert 0.5e-3 < U[nodes.mask].std() < 2e-3
-    X = adapter._matched(nodes, M)
+    X = adapter._match(nodes, M)
     adapter.prior.universe.data.neg_()
-    assert torch.equal(adapter._matched(nodes, M), X)
+    assert torch.equal(adapter._match(nodes, M), X)
 
 
-def test_without_consensus_a_graph_hears_of_no_other(ready):
+def test_without_consensus_a_graph_does_not_depend_on_the_others(ready):
     alone, full = built(ready, "no-consensus"), built(ready, "full")
     nodes, M = graphs_of(alone)
-    louder = nodes.features.clone()
-    louder[1:] = louder[1:].flip(-1)
-    others = replace(nodes, features=louder)
-    M_others = alone.prior.affinity(louder, nodes.mask).detach()
-    assert torch.equal(alone._matched(nodes, M)[0], alone._matched(others, M_others)[0])
-    assert not torch.allclose(full._matched(nodes, M)[0], full._matched(others, M_others)[0], atol=1e-4)
+    features = nodes.features.clone()
+    features[1:] = features[1:].flip(-1)
+    others = replace(nodes, features=features)
+    M_others = alone.prior.affinity(features, nodes.mask).detach()
+    assert torch.equal(alone._match(nodes, M)[0], alone._match(others, M_others)[0])
+    assert not torch.allclose(full._match(nodes, M)[0], full._match(others, M_others)[0], atol=1e-4)
 
 
 def test_pairs_are_matched_by_the_objective_of_two_graphs_alone(ready):
-    """Against the plain statement, pair by pair and without batching."""
+    """Compares with an unbatched implementation, pair by pair."""
     adapter = built(ready, "pairwise")
     nodes, M = graphs_of(adapter)
     seeded = torch.Generator().manual_seed(0)
     M = 0.1 * torch.randn(M.shape, generator=seeded)
     nodes = replace(nodes, features=F.normalize(torch.randn(nodes.features.shape, generator=seeded), dim=2))
-    X, edges, mask = adapter._paired(nodes, M), adapter.prior.graphs(nodes).edges, nodes.mask.float()
+    X, edges, mask = adapter._match_pairs(nodes, M), adapter.prior.graphs(nodes).edges, nodes.mask.float()
     M_hat = soft_affinity(M, nodes.mask, tau=adapter.tau)
     for p, (i, j) in enumerate([(0, 1), (0, 2), (1, 2)]):
         Y = M_hat[i, j]
@@ -190,12 +190,12 @@ def test_pairs_are_matched_by_the_objective_of_two_graphs_alone(ready):
 
 
 def test_only_pairs_matched_alone_break_cycles(ready):
-    """U Uᵀ of hard matchings closes every cycle; pairs on their own need not."""
+    """U Uᵀ of hard matchings is cycle-consistent; separately matched pairs need not be."""
     alone, full = built(ready, "pairwise"), built(ready, "full")
     nodes, M = graphs_of(full)
     M = torch.randn(M.shape, generator=torch.Generator().manual_seed(1))
-    U = round_matching(full._matched(nodes, M), nodes.mask)
-    X = alone._paired(nodes, M)
+    U = round_matching(full._match(nodes, M), nodes.mask)
+    X = alone._match_pairs(nodes, M)
     X = round_matching(X, nodes.mask[pair_indices(3)[0]]) * (X > 0)
     assert cycle_violation(pairwise(U)) <= 0
     assert cycle_violation(from_pairs(X, torch.diag_embed(nodes.mask.float()))) == 1

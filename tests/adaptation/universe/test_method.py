@@ -1,4 +1,4 @@
-"""`universe` is the judge with the universe's evidence; its controls differ in evidence alone."""
+"""`universe` is the judge with universe evidence; its variants differ in the evidence only."""
 
 import pytest
 import torch
@@ -15,15 +15,15 @@ def test_a_variant_is_the_judge_with_that_evidence(variant, ready):
     assert torch.equal(adapter.verdict.prediction.dice, twin.verdict.prediction.dice)
 
 
-def test_only_the_universes_signals_are_read(ready):
+def test_only_universe_signals_are_used(ready):
     adapter = ready("universe").adapt("universe")
-    assert adapter.names
-    assert all(name.startswith("universe") for name in adapter.names)
+    assert adapter.signal_names
+    assert all(name.startswith("universe") for name in adapter.signal_names)
 
 
-def test_the_control_has_another_universe_and_the_same_projection(ready):
+def test_the_random_universe_control_keeps_the_projection(ready):
     source = ready("universe")
     learned, random = (source.adapt("universe", variant=v) for v in ("full", "random-universe"))
     assert not torch.equal(learned.prior.universe, random.prior.universe)
     assert torch.equal(learned.prior.output.weight, random.prior.output.weight)
-    assert learned.names == random.names
+    assert learned.signal_names == random.signal_names

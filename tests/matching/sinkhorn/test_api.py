@@ -1,4 +1,4 @@
-"""Sinkhorn with masses: THE optimum of its problem, whatever is absent, at any temperature, with its gradient."""
+"""Sinkhorn with masses: the optimum of its problem for any masses and temperatures, and its gradient."""
 
 import numpy as np
 import pygmtools
@@ -32,7 +32,7 @@ def full(m: int, n: int, d: int, dtype: torch.dtype = torch.float64) -> tuple[Te
 
 @settings(max_examples=40, deadline=None)
 @given(problems(least_spare=0))
-def test_fewer_rows_than_columns_are_carried_whole_and_columns_filled_at_most(problem):
+def test_with_fewer_rows_than_columns_rows_are_matched_completely_and_columns_at_most(problem):
     scores, a, b, tau = problem
     P = sinkhorn(scores, a, b, tau, **CONVERGED)
     assert torch.allclose(P.sum(2), a, atol=1e-10)
@@ -42,7 +42,7 @@ def test_fewer_rows_than_columns_are_carried_whole_and_columns_filled_at_most(pr
 
 @settings(max_examples=40, deadline=None)
 @given(problems())
-def test_the_lighter_side_is_carried_whole_and_the_heavier_at_most(problem):
+def test_the_side_with_less_mass_is_matched_completely_and_the_other_at_most(problem):
     scores, a, b, tau = problem
     P = sinkhorn(scores, a, b, tau, **CONVERGED)
     assert (P.sum(2) <= a + 1e-9).all()
@@ -96,7 +96,7 @@ def test_permuting_rows_and_columns_permutes_the_plan(problem, random):
 
 
 @pytest.mark.parametrize("backward", ["unrolled", "implicit"])
-def test_padding_is_inert_in_value_and_gradient_even_when_it_is_not_a_number(backward):
+def test_padding_changes_neither_plan_nor_gradient_even_when_it_is_nan(backward):
     scores, _a, _b = full(1, 4, 6)
     padded = torch.full((1, 7, 9), torch.nan, dtype=torch.float64)
     padded[:, :4, :6] = scores

@@ -1,4 +1,4 @@
-"""The GPU program gives the plan of the reference. Runs on CUDA, or anywhere under TRITON_INTERPRET=1."""
+"""The Triton kernel gives the plan of the reference. Runs on CUDA, or anywhere with TRITON_INTERPRET=1."""
 
 import os
 
@@ -55,7 +55,7 @@ def test_sweeps_end_when_the_tolerance_is_met():
     assert (P.sum(1) <= 1 + 1e-3).all()
 
 
-@pytest.mark.skipif(not CUDA, reason="sinkhorn takes the fused way on CUDA only")
+@pytest.mark.skipif(not CUDA, reason="sinkhorn uses the fused kernel on CUDA only")
 def test_on_cuda_the_implicit_gradient_is_that_of_the_cpu():
     grads = []
     for device in ("cpu", "cuda"):

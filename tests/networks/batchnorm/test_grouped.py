@@ -1,5 +1,7 @@
-"""BatchNorm of stacked groups: the plain form against torch's own, and the GPU program against the plain form, which
-runs on CUDA, or anywhere under TRITON_INTERPRET=1."""
+"""BatchNorm over groups: the torch implementation against `MixMode`, and the Triton kernel against the former.
+
+The Triton kernel runs on CUDA, or on any device with TRITON_INTERPRET=1.
+"""
 
 import importlib.util
 import os
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 
 from ttdg.networks import batchnorm
 from ttdg.networks.batchnorm import grouped
-from ttdg.networks.batchnorm.grouped import LEARNED, GroupedMode, Seen, distance
+from ttdg.networks.batchnorm.grouped import LEARNED, GroupedMode, GroupStatistics, statistics_distance
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 triton = pytest.mark.skipif(
@@ -54,26 +56,26 @@ def test_the_moments_are_those_of_all_values_of_a_group(k, c, b):
         assert torch.allclose(var[i], values.var(1), atol=1e-3)
 
 
-def test_the_distance_of_all_layers_at_once_is_that_of_each_by_hand():
+def test_the_distance_of_all_layers_together_equals_that_of_each_layer_by_hand():
     layers = [a_layer(c) for c in (3, 5, 2, 4)]
     draw = torch.Generator().manual_seed(0)
-    seen = [Seen(layers[0])]  # it had too few values
+    seen = [GroupStatistics(layers[0])]  # too few values
     for layer in layers[1:]:
         shape = (2, layer.num_features)
-        seen.append(Seen(layer, *(torch.rand(shape, generator=draw).to(DEVICE) for _ in range(2))))
+        seen.append(GroupStatistics(layer, *(torch.rand(shape, generator=draw).to(DEVICE) for _ in range(2))))
     by_layer = [torch.zeros(2)]
-    for told in seen[1:]:
-        scale = told.layer.running_var + told.layer.eps
-        shift = ((told.mean[0] - told.layer.running_mean) ** 2 / scale).mean().log1p()
-        by_layer.append(torch.stack([shift, (told.var[0] / scale).log().abs().mean()]).cpu())
+    for statistics in seen[1:]:
+        scale = statistics.layer.running_var + statistics.layer.eps
+        shift = ((statistics.mean[0] - statistics.layer.running_mean) ** 2 / scale).mean().log1p()
+        by_layer.append(torch.stack([shift, (statistics.var[0] / scale).log().abs().mean()]).cpu())
     thirds = torch.stack([torch.stack(by_layer[:2]).mean(0), by_layer[2], by_layer[3]])
-    assert torch.allclose(distance(seen, 1).cpu()[0], thirds.flatten(), atol=1e-5)
+    assert torch.allclose(statistics_distance(seen, 1).cpu()[0], thirds.flatten(), atol=1e-5)
 
 
 @triton
 @pytest.mark.parametrize("learned", [False, True])
 @pytest.mark.parametrize("shape", [(1, 1, 1, 4, 4), (4, 4, 3, 16, 16), (3, 2, 5, 33, 70), (2, 1, 2, 5, 5)])
-def test_the_gpu_program_is_the_plain_form(shape, learned):
+def test_the_triton_kernel_equals_the_torch_implementation(shape, learned):
     from ttdg.networks.batchnorm import grouped_triton
 
     k, c = shape[0], shape[2]
@@ -90,7 +92,7 @@ def test_the_gpu_program_is_the_plain_form(shape, learned):
 
 
 @triton
-def test_the_gpu_program_is_exact_where_the_batch_lies_far_from_the_source():
+def test_the_triton_kernel_is_accurate_for_a_batch_far_from_the_source():
     from ttdg.networks.batchnorm import grouped_triton
 
     layer, x = a_layer(2), a_stack(1, 2, 2, 8, 8) + 50

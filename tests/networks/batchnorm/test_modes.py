@@ -41,7 +41,7 @@ def test_eval_and_train_are_torch_s_own():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_statistics_centre_the_batch_in_train_and_eval_mode_alike(training):
-    """The published failure: after `.eval()` a batch centred at 7 came out at 6.95 with source statistics."""
+    """A published implementation fails here: after `.eval()` it used source statistics, and 7 became 6.95."""
     layer = nn.BatchNorm2d(5).double()
     batchnorm.use(layer, BATCH)
     y = layer.train(training)(X)
@@ -67,7 +67,7 @@ def test_the_ends_of_the_mixture_are_source_and_batch():
     assert torch.equal(moded(layer, MixMode(0.0))(X), moded(layer, EVAL)(X))
     count = (
         X.numel() / X.shape[1]
-    )  # the mixture's variance is unbiased, as running ones are; the batch's is not
+    )  # the mixed variance is unbiased, as running variances are; BATCH's is biased
     scaled = moded(layer, BATCH)(X) - layer.bias.view(1, -1, 1, 1)
     mixed = moded(layer, MixMode(1.0))(X) - layer.bias.view(1, -1, 1, 1)
     assert torch.allclose(mixed, scaled * ((count - 1) / count) ** 0.5, rtol=1e-5)
@@ -107,14 +107,14 @@ def test_one_and_three_dimensional_layers_mix_too():
         assert layer(x).transpose(0, 1).flatten(1).mean(1).abs().max() < 1e-5
 
 
-def test_missing_running_statistics_are_said():
-    with pytest.raises(UserError, match="keeps no running statistics"):
+def test_missing_running_statistics_are_reported():
+    with pytest.raises(UserError, match="keep no running statistics"):
         batchnorm.use(nn.BatchNorm2d(3, track_running_stats=False), EVAL)
 
 
-def test_a_map_too_small_for_statistics_of_its_own_is_said_where_there_are_no_others():
+def test_a_map_too_small_for_batch_statistics_is_reported_if_there_are_no_running_statistics():
     layer = nn.BatchNorm2d(3, track_running_stats=False)
     batchnorm.use(layer, BATCH)
     assert layer(torch.randn(1, 3, 4, 4)).isfinite().all()
-    with pytest.raises(UserError, match="at least 16 values a channel"):
+    with pytest.raises(UserError, match="at least 16 values per channel"):
         layer(torch.randn(1, 3, 3, 5))

@@ -11,14 +11,14 @@ from ttdg.checkpoints import load
 from ttdg.errors import UserError
 from ttdg.evaluation.records import write_rows
 from ttdg.prior import prior_for
-from ttdg.report.figures.curves import axes
+from ttdg.report.figures.curves import find_curves
 from ttdg.report.figures.explanations import draw_pairs, grad_cam, last_stage, matched_pairs
-from ttdg.report.figures.write import write_curves, write_drawn
+from ttdg.report.figures.write import write_curves, write_model_figures
 
 
 @pytest.fixture
 def gridded(started, place):
-    """A grid over α and one over the batch; Dice is 50 + 10·α + batch, 2 ms an image a unit of the batch."""
+    """A grid over α and one over the batch; Dice is 50 + 10·α + batch, 2·batch milliseconds per image."""
     grid = {"name": "α", "protocol": "leave-one-out", "methods": ["source", {"method": "alpha-bn",
             "grid": {"alpha": [0.5, 0.25, 1.0]}}]}  # fmt: skip
     sizes = {"name": "size", "protocol": "leave-one-out", "methods": ["norm"], "batches": [2, 8, 4]}
@@ -27,13 +27,13 @@ def gridded(started, place):
         if isinstance(job, Scoring):
             dice = 0.5 + 0.1 * job.options.get("alpha", 0) + 0.01 * job.batch + 0.02 * job.seed
             target = job.targets[0].name
-            about = {"key": key, "images": 10, "adapting_seconds": 0.02 * job.batch, "dice": {target: dice}}
+            about = {"key": key, "images": 1, "adapting_seconds": 0.002 * job.batch, "dice": {target: dice}}
             write_rows(place.record(key), about, [(target, target, "a", "disc", "dice", dice)])
     return place.run
 
 
 def test_a_curve_is_what_differs_in_one_number_alone(gridded):
-    found = {(axis.experiment, axis.setting): axis.points for axis in axes(read_table(gridded))}
+    found = {(axis.experiment, axis.setting): axis.points for axis in find_curves(read_table(gridded))}
     assert set(found) == {("α", "alpha"), ("size", "batch")}
     assert [point.value for point in found["α", "alpha"]] == [0.25, 0.5, 1.0]
     assert [point.dice for point in found["size", "batch"]] == pytest.approx([53, 55, 59])
@@ -47,7 +47,7 @@ def test_two_rows_that_merely_differ_in_an_option_are_no_curve(started, place):
         if isinstance(job, Scoring):
             about = {"key": key, "images": 1, "adapting_seconds": 1.0, "dice": {job.targets[0].name: 0.5}}
             write_rows(place.record(key), about, [("a", "a", "a", "disc", "dice", 0.5)])
-    assert not axes(read_table(place.run))
+    assert not find_curves(read_table(place.run))
 
 
 def test_curves_are_drawn(gridded, tmp_path):
@@ -69,7 +69,7 @@ def test_dice_and_time_are_drawn_against_the_size_of_the_universe(started, place
     ended = run_jobs(dict(run.jobs), place, lambda: inline)
     assert not ended.failed, ended.failed
     table = read_table(place.run)
-    (axis,) = axes(table)
+    (axis,) = find_curves(table)
     assert axis.setting == "recipe.points"
     assert [point.value for point in axis.points] == [8, 40]
     assert all(point.milliseconds > 0 and 0 <= point.dice <= 100 for point in axis.points)
@@ -102,7 +102,7 @@ def test_tuned_options_are_no_axis_and_do_not_split_one(started, place):
                 "options": {"alpha": number},
             }
             write_rows(place.record(key), about, [(name, name, "a", "disc", "dice", 0.5)])
-    assert [(axis.setting, len(axis.points)) for axis in axes(read_table(place.run))] == [("batch", 2)]
+    assert [(axis.setting, len(axis.points)) for axis in find_curves(read_table(place.run))] == [("batch", 2)]
 
 
 class Spot(nn.Module):
@@ -153,10 +153,10 @@ def test_an_image_is_matched_to_itself_node_by_node(disc_model, with_prior):
 
 def test_grids_and_maps_of_chosen_methods_are_drawn_from_the_run(finished, tmp_path):
     folder, _ = finished
-    paths = write_drawn(read_table(folder), folder, ["source", "norm"], tmp_path)
+    paths = write_model_figures(read_table(folder), folder, ["source", "norm"], tmp_path)
     assert [path.name for path in paths] == [
         "segmentation-0.png",
         "grad-cam-0.png",
     ]  # these models have no prior
     with pytest.raises(UserError, match="did you mean 'norm'"):
-        write_drawn(read_table(folder), folder, ["nrom"], tmp_path)
+        write_model_figures(read_table(folder), folder, ["nrom"], tmp_path)

@@ -1,4 +1,4 @@
-"""Parts fitted to a trained, frozen network: they fit, they repeat, and they leave the network as it is."""
+"""Fits of parts to a trained, frozen network: losses fall, results repeat, and the network does not change."""
 
 import copy
 
@@ -16,19 +16,12 @@ from ttdg.data.synthetic.write import write_benchmark
 from ttdg.errors import UserError
 from ttdg.networks import pyramid
 from ttdg.networks.heads.consistency import MixStyle
-from ttdg.networks.heads.noise import SIGMAS, Discriminator
+from ttdg.networks.heads.noise import SIGMAS, NoiseDiscriminator
 from ttdg.networks.heads.shapes import GRID, ShapeHead, centred_shapes, sparse_code
 from ttdg.training import load_sources
-from ttdg.training.parts import fits
-from ttdg.training.parts.fits import (
-    EXTRAS,
-    PartFit,
-    fit_part,
-    gradient_alignment_loss,
-    largest_component,
-    shapes_of,
-    targets,
-)
+from ttdg.training.parts import EXTRAS, PartFit, fit_part, fitting, tasd_r
+from ttdg.training.parts.itta import gradient_alignment_loss
+from ttdg.training.parts.tasd_r import largest_component, shape_targets, source_shapes
 from ttdg.types import Part
 
 
@@ -59,7 +52,7 @@ def test_a_part_repeats_and_leaves_the_network_as_it_is(name, disc_model, source
 
 
 @pytest.mark.parametrize("name", EXTRAS)
-def test_its_method_runs_with_it(name, disc_model, sources):
+def test_the_method_of_a_part_runs_with_it(name, disc_model, sources):
     (method,) = [key for key, value in METHODS.items() if value.parts == (name,)]
     model = Model(disc_model.network, disc_model.card, {name: fit(name, disc_model, sources)})
     answer = ttdg.adapt(model, method)(torch.rand(2, 3, 40, 40))
@@ -68,8 +61,8 @@ def test_its_method_runs_with_it(name, disc_model, sources):
 
 
 @pytest.fixture(scope="module")
-def at_the_clinics(tmp_path_factory):
-    """The demo model's four sources, a few images each at half their size."""
+def demo_sources(tmp_path_factory):
+    """The demo model and a few images, at half their size, of its four source sites."""
     root = write_benchmark(tmp_path_factory.mktemp("clinics") / "data", "fundus", 8, seed=0)
     model, benchmark = load("demo"), load_benchmark(None, root)
     loaded = load_sources(find_sites(root, list(model.card.sources)), benchmark)
@@ -81,9 +74,9 @@ def half(site: Arrays) -> Arrays:
 
 
 @pytest.mark.parametrize(("name", "steps"), [("deynet", 12), ("nc-ttt", 80), ("tasd-r", 20), ("itta", 8)])
-def test_a_fit_goes_down_on_a_fixed_batch(name, steps, at_the_clinics, monkeypatch):
-    model, sources, _ = at_the_clinics
-    seen, fit_whole, batches, twice = [], PartFit.fit, PartFit.batches, MixStyle.twice
+def test_a_fit_goes_down_on_a_fixed_batch(name, steps, demo_sources, monkeypatch):
+    model, sources, _ = demo_sources
+    seen, fit_whole, batches, twice = [], PartFit.fit, PartFit.batches, MixStyle.encode_both
 
     def watched(self, module, loss, *rate):
         def noted(images, labels):
@@ -96,22 +89,22 @@ def test_a_fit_goes_down_on_a_fixed_batch(name, steps, at_the_clinics, monkeypat
         self.reset()
         return twice(self, network, images)
 
-    monkeypatch.setattr(fits, "BATCH", 4)
+    monkeypatch.setattr(fitting, "BATCH", 4)
     monkeypatch.setattr(PartFit, "fit", watched)
     monkeypatch.setattr(PartFit, "batches", lambda self: [next(batches(self))] * self.steps)
-    monkeypatch.setattr(MixStyle, "twice", one_style)
+    monkeypatch.setattr(MixStyle, "encode_both", one_style)
     fit(name, model, sources, steps)
     losses = torch.stack(seen).detach()
     assert losses[-3:].mean() < 0.98 * losses[0]
 
 
 @pytest.mark.slow
-def test_the_discriminator_tells_noise_in_held_out_source_features(tmp_path):
+def test_the_discriminator_detects_noise_in_held_out_source_features(tmp_path):
     root = write_benchmark(tmp_path / "data", "fundus", 20, seed=0)
     model, benchmark = load("demo"), load_benchmark(None, root)
     loaded = load_sources(find_sites(root, list(model.card.sources)), benchmark)
     part = fit("nc-ttt", model, loaded.train, steps=400)
-    judge = Discriminator.from_part(part, torch.device("cpu"))
+    judge = NoiseDiscriminator.from_part(part, torch.device("cpu"))
     images = torch.cat([normalise(site.images.float() / 255, "minmax") for site in loaded.held_out.values()])
     producer, _ = pyramid.level_modules(model.network)[part.settings["level"]]
     with torch.no_grad():
@@ -124,12 +117,12 @@ def test_the_discriminator_tells_noise_in_held_out_source_features(tmp_path):
 def test_the_dictionary_reconstructs_source_shapes(disc_model, sources):
     part = fit("tasd-r", disc_model, sources, steps=1)
     atoms = ShapeHead.from_part(part, torch.device("cpu")).atoms[0]
-    shapes = shapes_of(sources, 1, 0)
+    shapes = source_shapes(sources, 1, 0)
     found = (sparse_code(shapes, atoms) @ atoms > 0.5).float()
     assert (2 * (found * shapes).sum(1) / (found + shapes).sum(1)).min() > 0.9
 
 
-def test_of_several_pieces_the_largest_is_the_shape():
+def test_the_largest_component_of_a_mask_is_kept():
     masks = torch.zeros(3, 2, 2 * GRID, 2 * GRID)
     masks[0, 1, 4:10, 4:10] = 1
     masks[0, 1, 40:80, 40:80] = 1
@@ -139,23 +132,23 @@ def test_of_several_pieces_the_largest_is_the_shape():
     assert torch.equal(largest_component(masks), expected)
 
 
-def test_the_head_s_targets_are_those_of_the_largest_piece():
+def test_shape_targets_describe_the_largest_component():
     masks, atoms = torch.zeros(2, 2, 128, 128), torch.rand(2, 4, GRID * GRID).softmax(-1)
     masks[0, 0, 30:60, 40:70] = 1
     masks[1, 1, 50:80, 10:40] = 1
     more = masks.clone()
     more[..., 4:12, 4:12] = 1
     more[0, 1] = more[1, 0] = 0
-    found, centres = targets(more, atoms)
+    codes, centres = shape_targets(more, atoms)
     shapes, expected = centred_shapes(masks)
     assert torch.allclose(centres, expected, atol=1e-5)
     for n in range(2):
-        assert torch.allclose(found[:, n], sparse_code(shapes[:, n].flatten(1), atoms[n]), rtol=1e-4)
+        assert torch.allclose(codes[:, n], sparse_code(shapes[:, n].flatten(1), atoms[n]), rtol=1e-4)
 
 
-def test_coefficients_are_learnt_by_their_mean_distance(disc_model, sources, monkeypatch):
-    """All of them 1 farther off add 1 to the loss, however many there are."""
-    losses, plain = [], fits.targets
+def test_coefficients_are_learnt_by_their_mean_absolute_error(disc_model, sources, monkeypatch):
+    """An error of 1 in every coefficient adds 1 to the loss, whatever the number of coefficients."""
+    losses, plain = [], tasd_r.shape_targets
 
     def noted(self, module, loss, *rate):
         module.to(self.device)
@@ -163,11 +156,13 @@ def test_coefficients_are_learnt_by_their_mean_distance(disc_model, sources, mon
 
     def asked(masks, atoms, more):
         codes, centres = plain(masks, atoms)
-        return codes - more, centres  # below 0, where no answer is
+        return codes - more, centres  # negative targets, which no prediction reaches
 
     monkeypatch.setattr(PartFit, "fit", noted)
     for more in (100.0, 101.0):
-        monkeypatch.setattr(fits, "targets", lambda masks, atoms, more=more: asked(masks, atoms, more))
+        monkeypatch.setattr(
+            tasd_r, "shape_targets", lambda masks, atoms, more=more: asked(masks, atoms, more)
+        )
         fit("tasd-r", disc_model, sources)
     assert losses[1] - losses[0] == pytest.approx(1, rel=1e-3)
 
@@ -179,7 +174,7 @@ def test_gradients_are_aligned_where_one_is_a_positive_multiple_of_the_other():
     assert gradient_alignment_loss((torch.randn(5, 3), torch.randn(7)), g) > 0
 
 
-def test_a_part_nobody_fits_is_answered_with_those_that_are(disc_model, sources):
+def test_an_unknown_part_raises_with_the_known_names(disc_model, sources):
     with pytest.raises(UserError, match="did you mean 'deynet'"):
         fit("deynett", disc_model, sources)
 
@@ -199,7 +194,7 @@ def test_the_command_fits_missing_parts_once(discs, tmp_path):
     assert run("nc-ttt").exit_code == 0
     written = (out / "nc-ttt.safetensors").stat().st_mtime_ns
     again = run("nc-ttt,itta", "--with-steps", "2")
-    assert "has the part nc-ttt already (steps 1, seed 0); to fit it anew, remove " in again.output
+    assert "has the part nc-ttt already (steps 1, seed 0); to fit it again, remove " in again.output
     assert str(out / "nc-ttt.safetensors") in again.output
     assert (out / "nc-ttt.safetensors").stat().st_mtime_ns == written
     assert {"nc-ttt", "itta"} <= load(out).parts.keys()

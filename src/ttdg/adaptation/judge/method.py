@@ -1,11 +1,8 @@
-"""The judge: per image, which of several readings of a batch to believe, without a label.
+"""The method "judge": chooses a candidate for every image by one of several kinds of evidence.
 
-Candidates come from one pass over stacked readings (BatchNorm statistics mixed more or less, mirrored images), and from
-the universe's own reading of the same features. A small
-regressor, fitted at source time on simulated shifts of held-out source images, predicts each candidate's Dice from what
-can be seen: shape, entropy, agreement, and how the prediction fits the universe. The answer changes only where the
-predicted gain, less one standard deviation between the regressor's members, is more than `margin`, the loss that would
-count as harm; everywhere else it is the source network's own, averaged with its mirrored reading.
+The choice differs from the fallback only where the predicted gain in Dice, minus one standard deviation over the
+ensemble's members, exceeds `margin`. The default margin is the loss that counts as harm. The fallback is the source
+network's prediction, averaged over the image and its mirror image.
 """
 
 from collections.abc import Callable
@@ -16,19 +13,20 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ttdg.adaptation.adapter import Adapter, Assessment, Images, Logits, Method
-from ttdg.adaptation.judge.candidates import candidates_of, read_batch, weigh
-from ttdg.adaptation.judge.locations import PointLocations
-from ttdg.adaptation.judge.mixing import set_mixing
-from ttdg.adaptation.judge.readings import SETS
-from ttdg.adaptation.judge.regressor import Prediction, Regressor, features
-from ttdg.adaptation.judge.signals import signals
+from ttdg.adaptation.adapter import Adapter, Assessment, Images, Logits, Method, SelfAssessing
+from ttdg.adaptation.judge.candidates import candidates_of, predict_candidates, predict_readings
+from ttdg.adaptation.judge.mixing import layer_weights
+from ttdg.adaptation.judge.readings import READING_SETS
+from ttdg.adaptation.judge.regressor import Prediction, Regressor, feature_matrix
+from ttdg.adaptation.judge.signals import compute_signals
+from ttdg.adaptation.options import Option, Range
 from ttdg.checkpoints import part_digest
 from ttdg.errors import UserError, suggestion
 from ttdg.networks import batchnorm, split
 from ttdg.networks.capture import CaptureGuard
-from ttdg.networks.cuda_graph import Replay
+from ttdg.networks.cuda_graph import GraphRunner
 from ttdg.prior import MorphologyPrior
+from ttdg.prior.locations import PointLocations
 from ttdg.types import Part
 
 EvidenceKind = Literal["all", "universe", "no-universe", "random-universe", "no-class-mask"]
@@ -40,35 +38,39 @@ UNIVERSES: dict[str, Callable[[MorphologyPrior], MorphologyPrior]] = {
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What a judge may see, and choose from."""
+class EvidenceSpec:
+    """What a judge may use: which universe, which candidates, and which signals."""
 
-    universe: str  # of UNIVERSES
-    fused: bool  # are the candidates that listen to the universe among its own?
-    sees: Callable[[str], bool]  # a signal of that name
+    universe: str  # a key of UNIVERSES
+    fused: bool  # True if candidates that average in the universe's segmentation may be chosen
+    uses_signal: Callable[[str], bool]  # True for the names of the signals that the regressor uses
 
 
-KINDS: dict[EvidenceKind, Kind] = {
-    "all": Kind("learned", True, lambda name: True),
-    "universe": Kind("learned", True, lambda name: name.startswith("universe")),
-    "no-universe": Kind("learned", False, lambda name: not name.startswith("universe")),
-    "random-universe": Kind("random", True, lambda name: name.startswith("universe")),
-    "no-class-mask": Kind("untyped", True, lambda name: name.startswith("universe")),
+EVIDENCE_SPECS: dict[EvidenceKind, EvidenceSpec] = {
+    "all": EvidenceSpec("learned", True, lambda name: True),
+    "universe": EvidenceSpec("learned", True, lambda name: name.startswith("universe")),
+    "no-universe": EvidenceSpec("learned", False, lambda name: not name.startswith("universe")),
+    "random-universe": EvidenceSpec("random", True, lambda name: name.startswith("universe")),
+    "no-class-mask": EvidenceSpec("untyped", True, lambda name: name.startswith("universe")),
 }
-FALLBACK = "source, both ways"
+FALLBACK = "source, both ways"  # name of the candidate that is kept where no gain is expected
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was decided of a batch, for a report."""
+    """The judge's decisions for one batch."""
 
-    chosen: Int[Tensor, " b"]  # candidate of each image
-    prediction: Prediction
-    candidates: tuple[str, ...]
+    chosen: Int[Tensor, " b"]  # index of the chosen candidate of each image
+    prediction: Prediction  # predicted Dice of all candidates
+    candidates: tuple[str, ...]  # names of the candidates
 
 
-class JudgeAdapter:
-    """Gradient-free: nothing of the network moves, so `reset` has nothing to undo."""
+class JudgeAdapter(Adapter, SelfAssessing):
+    """Predicts every candidate and returns, for each image, the one with the best predicted Dice.
+
+    The adapter uses no gradient and leaves the network's weights and buffers unchanged. `verdict` holds the decisions
+    for the last batch.
+    """
 
     def __init__(
         self,
@@ -81,70 +83,79 @@ class JudgeAdapter:
     ) -> None:
         device = next(network.parameters()).device
         self.network = network.eval().requires_grad_(False)
-        self.prior = prior.requires_grad_(False).to(device)
         self.regions = {name: tuple(labels) for name, labels in judge.settings["regions"].items()}
         self.regressor = load_regressor(judge, evidence).to(device)
-        self.names = judge.settings["signals"][evidence]
-        kind = KINDS[evidence]
-        self.readings = SETS[judge.settings.get("readings", "seven")]
-        self.options = candidates_of(self.readings, fused=kind.fused)
-        self.candidates = tuple(candidate.name for candidate in self.options)
-        if len(self.regressor.mean) != len(self.names) + len(self.candidates):
-            raise UserError(
-                "the judge was fitted by an older version; fit it again with `ttdg fit-judge --again`"
-            )
-        self.prior = UNIVERSES[kind.universe](self.prior)
-        self.places = PointLocations(*judge.tensors[f"places.{kind.universe}"].to(device))
-        set_mixing(self.network, judge.tensors["mixing"].tolist())
-        if always and always not in self.candidates:
-            raise UserError(f"unknown candidate {always!r}{suggestion(always, self.candidates)}")
+        self.signal_names: list[str] = judge.settings["signals"][evidence]
+        spec = EVIDENCE_SPECS[evidence]
+        self.readings = READING_SETS[judge.settings.get("readings", "seven")]
+        self.candidates = candidates_of(self.readings, fused=spec.fused)
+        self.candidate_names = tuple(candidate.name for candidate in self.candidates)
+        if len(self.regressor.mean) != len(self.signal_names) + len(self.candidates):
+            raise UserError("the judge was fitted by an older version; fit the part 'judge' again")
+        self.prior = UNIVERSES[spec.universe](prior.requires_grad_(False).to(device))
+        self.locations = PointLocations(*judge.tensors[f"places.{spec.universe}"].to(device))
+        self.mixing = layer_weights(self.network, judge.tensors["mixing"].tolist())
+        if always and always not in self.candidate_names:
+            raise UserError(f"unknown candidate {always!r}{suggestion(always, self.candidate_names)}")
         self.margin = 1e9 if always else margin
-        self.fallback = self.candidates.index(always or FALLBACK)
+        self.fallback = self.candidate_names.index(always or FALLBACK)
         self.verdict: Verdict | None = None
-        self._replay = Replay(CaptureGuard(network))
+        self._replay = GraphRunner(CaptureGuard(network))
 
     @torch.no_grad()
     def __call__(self, images: Images) -> Logits:
-        logits, chosen, *said = self._replay(self._judge, images)
-        self.verdict = Verdict(chosen, Prediction(*said), self.candidates)
+        """Return the log-probabilities of the chosen candidate of each image."""
+        logits, chosen, *prediction = self._replay(self._judge, images)
+        self.verdict = Verdict(chosen, Prediction(*prediction), self.candidate_names)
         return logits
 
     def _judge(self, images: Images) -> tuple[Tensor, ...]:
-        """The chosen candidate's answer, which it is, and what was expected of all. On a GPU one recorded call."""
-        evidence = weigh(
-            read_batch(self.network, self.prior, images, readings=self.readings), self.prior, self.options
+        """Logits, choices and the fields of `Prediction`. On a GPU this call is recorded as a CUDA graph."""
+        read = predict_readings(self.network, self.prior, images, readings=self.readings, mixing=self.mixing)
+        batchnorm.use(self.network, batchnorm.EVAL)  # the grouped mode fits this batch only
+        predictions = predict_candidates(read, self.prior, self.candidates)
+        signals = compute_signals(
+            predictions, self.regions, self.prior, self.locations, only=self.signal_names
         )
-        batchnorm.use(self.network, batchnorm.EVAL)  # its groups were this batch's
-        found = signals(evidence, self.regions, self.prior, self.places, only=self.names)
-        predicted = self.regressor.predict(features(found, self.names))
+        predicted = self.regressor.predict(feature_matrix(signals, self.signal_names))
         chosen = choose(predicted.members, self.fallback, self.margin)
-        logits = evidence.logits[chosen, torch.arange(len(images), device=images.device)]
+        logits = predictions.logits[chosen, torch.arange(len(images), device=images.device)]
         return logits, chosen, predicted.dice, predicted.half_width, predicted.members
 
     def assessment(self) -> Assessment | None:
-        """The expected Dice of the last batch's answers, with the candidates they came from."""
+        """Chosen candidates of the last batch with their predicted Dice; None before the first batch."""
         if self.verdict is None:
             return None
-        chosen, expected = self.verdict.chosen, self.verdict.prediction
+        chosen, prediction = self.verdict.chosen, self.verdict.prediction
         dice, half_width = (
-            x.gather(1, chosen[:, None])[:, 0] for x in (expected.dice, expected.half_width)
+            x.gather(1, chosen[:, None])[:, 0] for x in (prediction.dice, prediction.half_width)
         )
-        names = tuple(self.candidates[i] for i in chosen.tolist())
+        names = tuple(self.candidate_names[i] for i in chosen.tolist())
         return Assessment(names, dice, half_width)
 
     def reset(self) -> None:
+        """Forget the last verdict; there is no other state."""
         self.verdict = None
 
 
 def choose(
-    members: Float[Tensor, "e b k"], fallback: int, margin: float, doubt: float = 1.0
+    members: Float[Tensor, "e b k"], fallback: int, margin: float, deviations: float = 1.0
 ) -> Int[Tensor, " b"]:
-    """The candidate with the surest gain over the fallback, where that gain, less `doubt` standard deviations between
-    the members, is more than `margin`; a NaN promises nothing."""
+    """Choose the candidate with the largest cautious gain over the fallback, if that gain exceeds `margin`.
+
+    Args:
+        members: Dice predicted by each ensemble member for every image and candidate. NaN counts as a loss.
+        fallback: index of the candidate that is kept otherwise.
+        margin: smallest gain in Dice that is acted on.
+        deviations: the cautious gain is the members' mean gain minus this many standard deviations over the members.
+
+    Returns:
+        The index of the chosen candidate of each image.
+    """
     gain = (members - members[..., fallback, None]).nan_to_num(-1.0)
-    doubted = doubt * gain.std(0) if len(gain) > 1 else 0.0
-    sure, which = (gain.mean(0) - doubted).max(1)
-    return torch.where(sure > margin, which, fallback)
+    uncertainty = deviations * gain.std(0) if len(gain) > 1 else 0.0
+    cautious, best = (gain.mean(0) - uncertainty).max(1)
+    return torch.where(cautious > margin, best, fallback)
 
 
 def judge(
@@ -155,29 +166,35 @@ def judge(
     margin: float = 0.05,
     evidence: EvidenceKind = "all",
     always: str = "",
-) -> Adapter:
-    """`always` names a candidate to take whatever is expected of it: a control."""
+) -> JudgeAdapter:
+    """Build the adapter from the parts "prior" and "judge"."""
     batchnorm.use(split.require_split(network), batchnorm.EVAL)
     if part.settings.get("prior", part_digest(prior)) != part_digest(prior):
-        raise UserError("the judge was fitted with another prior; fit it again with `ttdg fit-judge --again`")
+        raise UserError("the judge was fitted with another prior; fit the part 'judge' again")
     return JudgeAdapter(network, MorphologyPrior.from_part(prior), part, evidence, margin, always)
 
 
 def load_regressor(part: Part, evidence: str) -> Regressor:
+    """The regressor that was fitted for this kind of evidence."""
     prefix = f"{evidence}."
     tensors = {
         name.removeprefix(prefix): value for name, value in part.tensors.items() if name.startswith(prefix)
     }
     if not tensors:
         raise UserError(
-            f"the judge was not fitted to {evidence!r} evidence; fit it again with `ttdg fit-judge --again --controls`"
+            f"the judge was not fitted to {evidence!r} evidence; fit the part 'judge' again, with its controls"
         )
     return Regressor(**tensors)
 
 
+MARGIN = Option(
+    "smallest predicted gain in Dice for which an image leaves the fallback; inf never leaves it",
+    "this project: 0.05 is the loss that counts as harm",
+    Range(0.0, endless=True),
+)
 METHOD = Method(
     build=judge,
-    summary="believes, image by image, the reading that a source-fitted judge expects to score best",
+    summary="chooses, for each image, the prediction whose Dice a regressor fitted at the source expects to be best",
     adapts="nothing",
     norm="EVAL",
     memory=False,
@@ -186,6 +203,17 @@ METHOD = Method(
     predict="before",
     paper="this project",
     origin="margin 0.05, the loss that counts as harm; the regressor is fitted on simulated shifts of source images",
+    options={
+        "margin": MARGIN,
+        "evidence": Option(
+            "signals that the judge may use: all, those of the universe, all others, or those of a control universe",
+            "this project: all signals",
+        ),
+        "always": Option(
+            "name of a candidate that is chosen for every image, as a control; empty lets the judge choose",
+            "this project",
+        ),
+    },
     needs=("BatchNorm", "encode/decode"),
     parts=("prior", "judge"),
     reset="episodic",

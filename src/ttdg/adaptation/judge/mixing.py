@@ -1,11 +1,11 @@
-"""How far each BatchNorm layer should trust the batch: ρ of every layer, learned on simulated shifts of source images.
+"""Learned mixing weights: how much of the batch statistics each BatchNorm layer uses.
 
-A small form of learning to adapt: the step (mixing in the batch's statistics) is fixed, how far to go in each layer is
-fitted so that the *supervised* loss after it is low at simulated hospitals. Nothing else of the network moves.
+One weight ρ for each layer is fitted on source images under simulated shifts, such that the supervised loss of the
+network with mixed statistics is low. The network's own weights stay fixed.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
@@ -14,9 +14,9 @@ from ttdg.adaptation.judge.readings import use_groups
 from ttdg.data import Arrays, Benchmark, normalise
 from ttdg.data.shifts import simulate
 from ttdg.networks import batchnorm
-from ttdg.networks.batchnorm.grouped import LEARNED
+from ttdg.networks.batchnorm.grouped import LEARNED, LayerWeights
 
-START = 0.1
+INITIAL_RHO = 0.1
 
 
 def fit_mixing(
@@ -29,45 +29,54 @@ def fit_mixing(
     group: int = 4,
     groups: int = 4,
     seed: int = 0,
-) -> None:
-    """Fit and attach `own_rho` to every BatchNorm layer; the source images of one group come from one site."""
+) -> LayerWeights:
+    """Fit the mixing weight of every BatchNorm layer; leaves the layers in EVAL mode.
+
+    Args:
+        network: the source network.
+        sites: source images with masks.
+        benchmark: defines the normalisation of images.
+        steps: number of Adam steps.
+        lr: learning rate of Adam.
+        group: images of a group. They come from one site and get one simulated shift.
+        groups: groups of a step.
+        seed: seed of the drawn images and shifts.
+    """
     device = next(network.parameters()).device
     layers = list(batchnorm.layers(network))
-    logit = torch.full((len(layers), 1), math.log(START / (1 - START)), device=device, requires_grad=True)
-    frozen = [p for p in network.parameters() if p.requires_grad]
+    logit = torch.full(
+        (len(layers), 1), math.log(INITIAL_RHO / (1 - INITIAL_RHO)), device=device, requires_grad=True
+    )
+    trainable = [p for p in network.parameters() if p.requires_grad]
     network.eval().requires_grad_(False)
     optimiser = torch.optim.Adam([logit], lr)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
-        images, labels = drawn_batch(sites, groups, group, generator, device)
+        images, labels = sample_groups(sites, groups, group, generator, device)
         images, labels = simulate(images, labels, generator, group=group)
-        use_groups(network, [LEARNED] * groups)
         with torch.enable_grad():
-            for layer, rho in zip(layers, logit.sigmoid(), strict=True):
-                layer.own_rho = rho  # type: ignore[assignment]
+            use_groups(network, [LEARNED] * groups, dict(zip(layers, logit.sigmoid(), strict=True)))
             logits = network(normalise(images, benchmark.normalisation))
             loss = nn.functional.cross_entropy(logits, labels) + dice_loss(logits, labels)
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
-    for layer, rho in zip(layers, logit.detach().sigmoid(), strict=True):
-        layer.own_rho = rho  # type: ignore[assignment]
-    for parameter in frozen:
+    batchnorm.use(network, batchnorm.EVAL)
+    for parameter in trainable:
         parameter.requires_grad_(True)
+    return layer_weights(network, logit.detach().sigmoid()[:, 0].tolist())
 
 
-def set_mixing(network: nn.Module, values: Sequence[float] | None = None) -> list[float]:
-    """Attach the layers' weights, or read them."""
-    layers = list(batchnorm.layers(network))
-    if values is not None:
-        for layer, value in zip(layers, values, strict=True):
-            layer.own_rho = layer.weight.new_tensor([value])  # type: ignore[assignment]
-    return [float(layer.own_rho) for layer in layers]  # type: ignore[arg-type]
+def layer_weights(network: nn.Module, values: Iterable[float]) -> LayerWeights:
+    """Mixing weights of the layers as device tensors; `values` are in the order of `batchnorm.layers`."""
+    layers = batchnorm.layers(network)
+    return {layer: layer.weight.new_tensor([value]) for layer, value in zip(layers, values, strict=True)}
 
 
-def drawn_batch(
+def sample_groups(
     sites: Sequence[Arrays], groups: int, group: int, generator: torch.Generator, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw `groups` groups of `group` images in [0, 1] with their label maps, each group from one random site."""
     images, labels = [], []
     for _ in range(groups):
         arrays = sites[int(torch.randint(len(sites), (1,), generator=generator))]
@@ -79,7 +88,8 @@ def drawn_batch(
 
 
 def dice_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """1 − soft Dice, averaged over images and foreground labels."""
     P = logits.softmax(1)[:, 1:]
     Y = nn.functional.one_hot(labels, logits.shape[1]).movedim(-1, 1)[:, 1:].to(P)
-    both, sizes = (P * Y).sum((2, 3)), (P + Y).sum((2, 3))
-    return 1 - ((2 * both + 1) / (sizes + 1)).mean()
+    intersection, sizes = (P * Y).sum((2, 3)), (P + Y).sum((2, 3))
+    return 1 - ((2 * intersection + 1) / (sizes + 1)).mean()

@@ -1,8 +1,9 @@
-"""Several readings of one batch, in one forward pass: other mixtures of BatchNorm statistics, and mirrored images.
+"""Readings: predictions of one batch under several BatchNorm statistics, mirrored or not, in one pass.
 
-A reading is a copy of the batch with its own mixing weight ρ between the source's statistics and the batch's. Stacked
-along the batch they cost one pass over k·b images instead of k passes over b, with the statistics of each reading (and
-of each group of images that came together) kept apart.
+A reading is a copy of the batch with a mixing weight ρ: its BatchNorm layers use (1−ρ) · source statistics +
+ρ · batch statistics. The copies are stacked along the batch axis, so that k readings of b images cost one pass over
+k·b images instead of k passes. Statistics are computed separately for each reading, and for each group of images
+that were acquired together.
 """
 
 from collections.abc import Sequence
@@ -14,14 +15,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ttdg.networks import batchnorm
-from ttdg.networks.batchnorm.grouped import LEARNED, GroupedMode
+from ttdg.networks.batchnorm.grouped import LEARNED, GroupedMode, LayerWeights
 
 
 @dataclass(frozen=True)
 class Reading:
+    """One way to predict a batch."""
+
     name: str
-    rho: float  # weight of the batch's statistics, or LEARNED
-    mirrored: bool = False
+    rho: float  # weight of the batch statistics, or LEARNED for the fitted weight of each layer
+    mirrored: bool = False  # True if the images are flipped horizontally, and the prediction is flipped back
 
 
 READINGS = (
@@ -33,32 +36,49 @@ READINGS = (
     Reading("source, mirrored", 0.0, True),
     Reading("mix learned, mirrored", LEARNED, True),
 )
-SETS = {"four": tuple(reading for reading in READINGS if reading.rho in (0.0, LEARNED)), "seven": READINGS}
+READING_SETS = {
+    "four": tuple(reading for reading in READINGS if reading.rho in (0.0, LEARNED)),
+    "seven": READINGS,
+}
 
 
-def stack(
+def stack_readings(
     images: Float[Tensor, "b c h w"], readings: Sequence[Reading], group: int
 ) -> tuple[Float[Tensor, "kb c h w"], list[float]]:
-    """The readings of every group of `group` neighbours, reading by reading, and the ρ of each group in that order."""
+    """Stack one copy of the images for each reading, and list ρ of every group of `group` images in the stack."""
     copies = [images.flip(3) if reading.mirrored else images for reading in readings]
     groups = -(-len(images) // group)
     return torch.cat(copies), [reading.rho for reading in readings for _ in range(groups)]
 
 
-def unmirror(stacked: Float[Tensor, "kb c h w"], readings: Sequence[Reading]) -> Float[Tensor, "k b c h w"]:
-    """What the network made of the stack, reading by reading, with mirrored ones turned back."""
+def unstack_readings(
+    stacked: Float[Tensor, "kb c h w"], readings: Sequence[Reading]
+) -> Float[Tensor, "k b c h w"]:
+    """Split maps of a stack by reading, and flip the maps of mirrored readings back."""
     maps = stacked.unflatten(0, (len(readings), -1))
     return torch.stack([m.flip(3) if r.mirrored else m for m, r in zip(maps, readings, strict=True)])
 
 
-def use_groups(network: nn.Module, rho: Sequence[float]) -> GroupedMode:
-    """Give every BatchNorm layer of `network` the groups' statistics from now on."""
-    mode = GroupedMode(_weights(tuple(rho), next(network.parameters()).device))
+def use_groups(network: nn.Module, rho: Sequence[float], learned: LayerWeights | None = None) -> GroupedMode:
+    """Let every BatchNorm layer of `network` normalise a stack of groups, each with its own mixing weight.
+
+    Args:
+        network: changed in place, until another mode is set.
+        rho: weight of the batch statistics of each group, or LEARNED.
+        learned: weights of the layers, required where an entry of `rho` is LEARNED. A recorded CUDA graph reads these
+            tensors at every replay, so the caller must keep them alive.
+
+    Returns:
+        The mode, which collects the group statistics of the next forward pass.
+    """
+    if learned is None and LEARNED in rho:
+        raise ValueError("readings with learned mixing weights need the weights of the layers")
+    mode = GroupedMode(_device_weights(tuple(rho), next(network.parameters()).device), learned or {})
     batchnorm.use(network, mode)
     return mode
 
 
 @cache
-def _weights(rho: tuple[float, ...], device: torch.device) -> Float[Tensor, " k"]:
-    """Copied to the device once: the host would wait for every copy, and a recorded pass goes on reading this one."""
+def _device_weights(rho: tuple[float, ...], device: torch.device) -> Float[Tensor, " k"]:
+    """ρ on the device. Cached: a copy blocks the host, and recorded CUDA graphs read the tensor at every replay."""
     return torch.tensor(rho, device=device)

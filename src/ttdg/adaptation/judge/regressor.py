@@ -1,9 +1,9 @@
-"""Dice predicted from signals, with an interval: the judge's arithmetic, without images.
+"""The regressor: predicts the Dice of every candidate from its signals, with an 80 % interval.
 
-Several ridge regressions over standardised signals, each fitted in closed form to another draw of the simulated
-hospitals. What they say of a hospital outside their draw tells how far off to expect them. Lines are enough:
-networks of two hidden layers chose no better at unseen hospitals, and drew more from a random universe
-(docs/decisions.md).
+It is an ensemble of ridge regressions over standardised signals. Each member is fitted in closed form on a bootstrap
+sample of the simulated hospitals. The errors of the members at hospitals outside their sample give the width of the
+interval. Linear models are enough: networks with two hidden layers chose no better at unseen hospitals, and gained
+more from a random universe (docs/decisions.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,52 +13,62 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-FAR = 3.0  # standard deviations beyond which a signal says no more
-RIDGE = 0.1  # an image's worth of pull towards 0
-FLOOR = 0.01  # no prediction is expected to be closer than this
-COVERED = (
-    0.9  # of what is said of simulated hospitals: real ones lie further off, and 80 % of theirs is meant
+CLIP = 3.0  # standardised signals are clipped to ±CLIP
+RIDGE = 0.1  # penalty on squared weights, for each image
+MIN_ERROR = 0.01  # lower bound of the predicted absolute error
+COVERAGE = (
+    0.9  # coverage at simulated hospitals; errors at real hospitals are larger, and 80 % is intended there
 )
 
 
 @dataclass(frozen=True)
 class Prediction:
-    dice: Float[Tensor, "b k"]  # mean over regions
-    half_width: Float[Tensor, "b k"]  # of the 80 % interval
-    members: Float[Tensor, "e b k"]  # what each member says, for how far they agree
+    """Predicted Dice of `k` candidates for `b` images, by `e` ensemble members."""
+
+    dice: Float[Tensor, "b k"]  # mean over regions and members
+    half_width: Float[Tensor, "b k"]  # half the width of the 80 % interval
+    members: Float[Tensor, "e b k"]  # prediction of each member, mean over regions
 
 
 @dataclass(frozen=True)
 class Regressor:
-    mean: Float[Tensor, " f"]  # of the signals
-    deviation: Float[Tensor, " f"]
-    usual: Float[Tensor, " r"]  # Dice of each region, from which the members depart
+    """A fitted ensemble. The names of the fields are also the names of the tensors in the saved part."""
+
+    mean: Float[Tensor, " f"]  # of each feature
+    deviation: Float[Tensor, " f"]  # standard deviation of each feature
+    usual: Float[Tensor, " r"]  # mean Dice of each region; the members predict the difference from it
     weights: Float[Tensor, "e f r"]
-    doubt: Float[Tensor, " g"]  # of the absolute error: a weight for each signal, and the usual one last
-    widening: Float[Tensor, ""]
+    doubt: Float[Tensor, " g"]  # linear model of the absolute error: f weights, then the intercept
+    widening: Float[Tensor, ""]  # factor on the half-width that reaches the intended coverage
 
     def predict(self, x: Float[Tensor, "b k f"]) -> Prediction:
-        z = standard(x, self.mean, self.deviation)
-        said = (torch.einsum("bkf,efr->ebkr", z, self.weights) + self.usual).mean(3)
-        off = (z @ self.doubt[:-1] + self.doubt[-1]).clamp(min=FLOOR)
-        return Prediction(said.mean(0).clamp(0, 1), self.widening * (off + said.std(0)), said)
+        """Predict Dice from the features of `feature_matrix`."""
+        z = standardise(x, self.mean, self.deviation)
+        members = (torch.einsum("bkf,efr->ebkr", z, self.weights) + self.usual).mean(3)
+        error = (z @ self.doubt[:-1] + self.doubt[-1]).clamp(min=MIN_ERROR)
+        return Prediction(members.mean(0).clamp(0, 1), self.widening * (error + members.std(0)), members)
 
     def tensors(self) -> dict[str, Tensor]:
+        """The fields by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def to(self, device: torch.device) -> "Regressor":
+        """A copy on `device`."""
         return Regressor(**{name: value.to(device) for name, value in self.tensors().items()})
 
 
-def features(found: Mapping[str, Float[Tensor, "k b"]], names: Sequence[str]) -> Float[Tensor, "b k f"]:
-    """The named signals, and which candidate it is."""
-    x = torch.stack([found[name] for name in names], -1).movedim(0, 1).nan_to_num(0.0, 10.0, -10.0)
-    which = torch.eye(x.shape[1], device=x.device).expand(len(x), -1, -1)
-    return torch.cat([x, which], -1)
+def feature_matrix(
+    signals: Mapping[str, Float[Tensor, "k b"]], names: Sequence[str]
+) -> Float[Tensor, "b k f"]:
+    """Features of the regressor: the named signals, then a one-hot code of the candidate."""
+    x = torch.stack([signals[name] for name in names], -1).movedim(0, 1).nan_to_num(0.0, 10.0, -10.0)
+    candidate = torch.eye(x.shape[1], device=x.device).expand(len(x), -1, -1)
+    return torch.cat([x, candidate], -1)
 
 
-def standard(x: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
-    return ((x - mean) / deviation).clamp(-FAR, FAR)
+def standardise(x: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
+    """Features with mean 0 and standard deviation 1, clipped to ±CLIP."""
+    return ((x - mean) / deviation).clamp(-CLIP, CLIP)
 
 
 @torch.no_grad()
@@ -69,46 +79,61 @@ def fit_regressor(
     *,
     members: int = 8,
     ranking: float = 4.0,
-    coverage: float = COVERED,
+    coverage: float = COVERAGE,
     seed: int = 0,
 ) -> Regressor:
-    """Least squares of Dice, plus `ranking` × that of its difference between the candidates of one image. `hospital`
-    says which images came together: draws are of hospitals. The interval is widened until it covers `coverage` of
-    what was said of those outside a member's draw."""
+    """Fit the ensemble and its intervals.
+
+    The loss is the squared error of Dice, plus `ranking` times the squared error of its deviation from the mean over
+    the candidates of the same image.
+
+    Args:
+        x: features of every image and candidate.
+        dice: the true Dice of every image, candidate and region.
+        hospital: index of the simulated hospital of each image. Bootstrap samples are drawn over hospitals.
+        members: size of the ensemble.
+        ranking: weight of the second term of the loss.
+        coverage: share of out-of-sample errors that the intervals must cover.
+        seed: seed of the bootstrap samples.
+    """
     mean, deviation, usual = x.mean((0, 1)), x.std((0, 1)) + 1e-3, dice.mean((0, 1))
-    z, y = standard(x, mean, deviation).double(), (dice - usual).double()
+    z, y = standardise(x, mean, deviation).double(), (dice - usual).double()
     generator, n = torch.Generator().manual_seed(seed), len(x)
-    count = int(hospital.max()) + 1
-    draws = torch.randint(count, (members, count), generator=generator).to(x.device)
+    hospitals = int(hospital.max()) + 1
+    draws = torch.randint(hospitals, (members, hospitals), generator=generator).to(x.device)
     times = torch.zeros_like(draws).scatter_add(1, draws, torch.ones_like(draws))[:, hospital]  # (e b)
-    weights = torch.stack([ridge(*_ranked(z, y, ranking, each), n) for each in times.double()])
-    unseen = (times == 0).double()
-    said = torch.einsum("bkf,efr->ebkr", z, weights).mean(3)
-    there = unseen.sum(0) > 0
-    outside = (said * unseen[..., None]).sum(0) / unseen.sum(0).clamp(min=1)[:, None]
-    off = (outside - y.mean(2)).abs()[there]
-    usual_off = off.mean() if len(off) else z.new_tensor(0.1)
-    slope = ridge(z[there].flatten(0, 1), (off - usual_off).flatten()[:, None], n)[:, 0]
+    weights = torch.stack([ridge(*_weighted_rows(z, y, ranking, t), n) for t in times.double()])
+    out_of_sample = (times == 0).double()
+    predicted = torch.einsum("bkf,efr->ebkr", z, weights).mean(3)
+    usable = out_of_sample.sum(0) > 0  # images outside the sample of at least one member
+    outside = (predicted * out_of_sample[..., None]).sum(0) / out_of_sample.sum(0).clamp(min=1)[:, None]
+    error = (outside - y.mean(2)).abs()[usable]
+    mean_error = error.mean() if len(error) else z.new_tensor(0.1)
+    slope = ridge(z[usable].flatten(0, 1), (error - mean_error).flatten()[:, None], n)[:, 0]
     fitted = Regressor(
-        mean, deviation, usual, weights.to(x), torch.cat([slope, usual_off[None]]).to(x), x.new_ones(())
+        mean, deviation, usual, weights.to(x), torch.cat([slope, mean_error[None]]).to(x), x.new_ones(())
     )
-    if not len(off):  # too few hospitals to leave one out
+    if not len(error):  # too few hospitals: every member has seen all of them
         return fitted
-    widening = (off / fitted.predict(x[there]).half_width).flatten().quantile(coverage)
+    widening = (error / fitted.predict(x[usable]).half_width).flatten().quantile(coverage)
     return Regressor(**{**fitted.tensors(), "widening": widening.to(x)})
 
 
 def ridge(z: Float[Tensor, "n f"], y: Float[Tensor, "n r"], images: int) -> Float[Tensor, "f r"]:
-    """argmin ‖zw − y‖² + RIDGE · images · ‖w‖²"""
-    pull = RIDGE * images * torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
-    return torch.linalg.solve(z.mT @ z + pull, z.mT @ y)
+    """The minimiser w of ‖zw − y‖² + RIDGE · images · ‖w‖²."""
+    penalty = RIDGE * images * torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
+    return torch.linalg.solve(z.mT @ z + penalty, z.mT @ y)
 
 
-def _ranked(z: Tensor, y: Tensor, ranking: float, times: Tensor) -> tuple[Tensor, Tensor]:
-    """Every candidate's row, and √ranking × its difference to the mean candidate of its image, √times each."""
-    often = times.sqrt()[:, None, None]
+def _weighted_rows(z: Tensor, y: Tensor, ranking: float, times: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of the least-squares problem of one member, for features and targets.
+
+    There are two rows for every candidate: its values, and √ranking × their deviation from the mean candidate of the
+    image. Both are scaled by √times, where `times` counts how often the image is in the member's sample.
+    """
+    scale = times.sqrt()[:, None, None]
     a, b = (
-        torch.cat([often * v, ranking**0.5 * often * (v - v.mean(1, keepdim=True))]).flatten(0, 1)
+        torch.cat([scale * v, ranking**0.5 * scale * (v - v.mean(1, keepdim=True))]).flatten(0, 1)
         for v in (z, y)
     )
     return a, b

@@ -1,0 +1,1 @@
+"""The published methods, one file each. Each file declares a `METHOD`; `adaptation/registry.py` lists them all."""

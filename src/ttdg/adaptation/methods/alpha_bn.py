@@ -1,16 +1,19 @@
-"""α-BN: source and test-batch statistics mixed, no gradient.
+"""α-BN: BatchNorm normalises with a fixed mixture of source and test-batch statistics; no parameter is trained.
 
 You et al., Test-time Batch Statistics Calibration for Covariate Shift, 2021 (and Schneider et al., NeurIPS 2020).
-`alpha` is the weight of the *test batch*; variances are mixed, not standard deviations.
+
+Decisions: `alpha` is the weight of the test batch. Variances are mixed, not standard deviations.
 """
 
 from torch import nn
 
 from ttdg.adaptation.adapter import Adapter, Fixed, Method
+from ttdg.adaptation.options import SHARE, Option
 from ttdg.networks import batchnorm
 
 
 def alpha_bn(network: nn.Module, *, alpha: float = 0.1) -> Adapter:
+    """Build the adapter of method `alpha-bn`."""
     batchnorm.use(network, batchnorm.MixMode(alpha))
     return Fixed(network)
 
@@ -25,7 +28,14 @@ METHOD = Method(
     backwards=0,
     predict="before",
     paper="You et al. 2021",
-    origin="alpha 0.1: a mild fixed mixture, tuned on nothing",
+    origin="alpha 0.1: a mild fixed mixture, not tuned on any data",
+    options={
+        "alpha": Option(
+            "weight of the test batch in the mixed statistics; 0 is `source`, 1 is close to `norm`",
+            "this project: a mild mixture, not tuned on any data",
+            SHARE,
+        ),
+    },
     needs=("BatchNorm",),
     grid={"alpha": (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)},
 )

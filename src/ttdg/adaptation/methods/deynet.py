@@ -1,20 +1,20 @@
-"""DeY-Net: a second decoder that removes blind-spot noise; at test time its loss alone moves BatchNorm.
+"""DeY-Net: adapt BatchNorm by the loss of a second decoder that removes blind-spot noise.
 
 Wen et al., From Denoising Training to Test-Time Adaptation: Enhancing Domain Generalization for Medical Image
 Segmentation, WACV 2024.
 
-Part `deynet`: the denoising decoder on the network's encoder. The original trains both decoders together, segmenting
-corrupted images; here the denoiser is fitted to the trained, frozen network, so that the source model is every other
-method's. Faithfulness it costs: the encoder never learnt to denoise, nor the segmentation to bear corrupted pixels.
-The decoder is one of its own, a convolution a level, 128 channels at most (published: a second copy of the network's).
+Part `deynet`: a denoising decoder on the network's encoder. The paper trains both decoders together and segments
+corrupted images; here the denoiser is fitted to the trained, frozen network, so that all methods share one source
+model. The encoder is therefore not trained to denoise, and the segmentation not trained on corrupted pixels. The
+denoiser has one convolution per level and at most 128 channels; published: a second copy of the network's decoder.
 
-Decisions: the published loop adapts to a whole folder and then answers it; on a stream, each batch is one step and is
-then answered, the mean probability over `copies` corrupted copies, as its option `--average` does; `copies=0` answers
-the image itself, which spares a network that never learnt from corrupted ones. RGB channels share
-their positions. The target is the image in [0, 1], undoing the benchmark's normalisation. γ, β of all BatchNorm layers
-are given to Adam, but those of the segmentation decoder get no gradient; its running statistics move as the others'.
-With the published lr 1e-6 nearly all of the effect is the running statistics: `lr=0` shows how much. A batch without
-one finite image leaves no trace; the host waits to know.
+Decisions: The published loop adapts to a whole folder and then predicts it. On a stream, each batch is one step and is
+predicted afterwards: the mean probability over `copies` corrupted copies, as the authors' flag `--average` does.
+`copies=0` predicts the image itself, which suits a network that was not trained on corrupted images. The three colour
+channels share the corrupted positions. The target is the image in [0, 1], before the benchmark's normalisation. Adam
+has γ and β of all BatchNorm layers, but those of the segmentation decoder get no gradient; its running statistics move
+like the others. With the published lr of 1e-6 nearly all of the effect is due to the running statistics; `lr=0`
+shows how much. A batch without a finite image changes nothing; the host waits for that check.
 """
 
 import torch
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from ttdg.adaptation import losses
 from ttdg.adaptation.adapter import Adapter, Images, Logits, Method
 from ttdg.adaptation.descent import Descent, Snapshot, any_finite_image, zero_non_finite
+from ttdg.adaptation.options import HEAD, LR, SEED, STEPS, WEIGHT, Option
 from ttdg.networks import batchnorm, split
 from ttdg.networks.heads.denoiser import Denoiser, corrupt, denoising_loss
 from ttdg.networks.segmenter import pad_to_stride
@@ -30,6 +31,13 @@ from ttdg.types import Part
 
 
 class DeyNet:
+    """The adapter of DeY-Net.
+
+    State: γ, β and running statistics of network and `denoiser`, Adam, and a random generator. One call: `steps` Adam
+    steps on the denoising loss of a newly corrupted batch, with BatchNorm in TRAIN mode; then, in EVAL mode, the mean
+    prediction over `copies` corrupted copies of the batch.
+    """
+
     def __init__(
         self,
         network: nn.Module,
@@ -50,21 +58,22 @@ class DeyNet:
         batchnorm.use(self.denoiser, batchnorm.TRAIN)
         both = (network, self.denoiser)
         self.descent = Descent(
-            (p for module in both for p in batchnorm.affine(module)), lr=lr, betas=(0.9, 0.99)
+            (p for module in both for p in batchnorm.affine_parameters(module)), lr=lr, betas=(0.9, 0.99)
         )
         self._source = Snapshot(value for module in both for value in module.state_dict().values())
         self.generator = torch.Generator(first.device)
         self.reset()
 
     def __call__(self, images: Images) -> Logits:
+        """Adapt to the batch and return its logits after the update."""
         if not any_finite_image(images):
             with torch.no_grad():
                 return self.network(images)
-        safe = zero_non_finite(images)
+        finite = zero_non_finite(images)
         batchnorm.use(self.network, batchnorm.TRAIN)
         for _ in range(self.steps):
             with torch.enable_grad():
-                loss = self.objective(safe)
+                loss = self.objective(finite)
             self.descent.step(loss)
             self.loss = loss.detach()
         batchnorm.use(self.network, batchnorm.EVAL)
@@ -72,14 +81,14 @@ class DeyNet:
 
     @torch.no_grad()
     def predict_frozen(self, images: Images) -> Logits:
-        """The answer without a step: the mean of corrupted copies, or the network's own where there are none."""
+        """Return the logits without a step: of the mean over corrupted copies, or of the images if `copies` is 0."""
         if self.copies == 0:
             return self.network(images)
-        answers = [self.network(corrupt(images, self.generator)[0]) for _ in range(self.copies)]
-        return losses.mixture(torch.stack(answers), self.head)
+        predictions = [self.network(corrupt(images, self.generator)[0]) for _ in range(self.copies)]
+        return losses.mixture(torch.stack(predictions), self.head)
 
     def objective(self, images: Images) -> Tensor:
-        """L_D of a fresh corruption. The segmentation decoder runs too: its running statistics move with it."""
+        """Denoising loss of a new corruption; the segmentation decoder runs too, to update its statistics."""
         corrupted, where = corrupt(images, self.generator)
         features = split.encode(self.network, corrupted)
         with torch.no_grad():
@@ -88,6 +97,7 @@ class DeyNet:
         return denoising_loss(denoised, images * self.std + self.mean, where)
 
     def reset(self) -> None:
+        """Return network, denoiser, optimiser and random generator to their start."""
         self._source.restore()
         self.descent.restart()
         self.generator.manual_seed(self.seed)
@@ -103,12 +113,13 @@ def deynet(
     head: losses.Head = "softmax",
     seed: int = 0,
 ) -> Adapter:
+    """Build the adapter of method `deynet`."""
     return DeyNet(network, part, lr=lr, steps=steps, copies=copies, head=head, seed=seed)
 
 
 METHOD = Method(
     build=deynet,
-    summary="BatchNorm moved by the loss of a denoising decoder that was fitted on source images",
+    summary="BatchNorm adapted by the loss of a denoising decoder that was fitted on source images",
     adapts="BatchNorm statistics, γ, β of the encoder",
     norm="TRAIN, then EVAL",
     memory=True,
@@ -117,6 +128,17 @@ METHOD = Method(
     predict="after",
     paper="Wen et al., WACV 2024",
     origin="Adam, lr 1e-6, 1 step as published; a stream instead of folders and the part fitted afterwards are ours",
+    options={
+        "lr": LR.with_origin("the authors' code (Adam, betas 0.9 and 0.99)"),
+        "steps": STEPS.with_origin("the authors' code: one epoch over a folder; here one step on each batch"),
+        "copies": Option(
+            "corrupted copies whose predictions are averaged; 0 predicts the image itself",
+            "the authors' code with its flag --average",
+            WEIGHT,
+        ),
+        "head": HEAD,
+        "seed": SEED,
+    },
     needs=("BatchNorm", "encode/decode"),
     parts=("deynet",),
     reset="online",

@@ -1,17 +1,20 @@
-"""DomainAdaptor: BatchNorm statistics mixed as the data ask for, folded into γ and β, then one step of sharpening.
+"""DomainAdaptor: mix BatchNorm statistics by a data-driven weight, fold them into γ and β, take one GEM step.
 
 Zhang et al., DomainAdaptor: A Novel Approach to Test-time Adaptation, ICCV 2023.
 
-AdaMixBN weighs source and batch statistics by how far instance, batch and source lie apart; generalised entropy
-minimisation (GEM-T) takes the entropy at a temperature of twice the logits' spread.
+AdaMixBN weights source and batch statistics by the distances between instance, batch and source statistics.
+Generalised entropy minimisation (GEM-T) takes the entropy at a temperature of twice the standard deviation of the
+logits.
 
-Decisions: layers of the decoder take part as well; the mixture holds unbiased variances, as running ones are, while
-γ' and β' are rectified for the biased one that the layer then divides by, so that the rectified layer is the mixed
-one exactly; sigmoid channels are the two-class logits (z/2, −z/2), for which GEM's gradient grows with |z| (T is
-clipped to [0.1, 20]) and `loss="entropy"` is there instead; GEM-Aug is left out. At batch 1, α is ½ in every layer.
+Decisions: Layers of the decoder are adapted too. The mixture uses unbiased variances, as the running variances are.
+γ' and β' are computed for the biased variance by which the layer then divides, so that the folded layer equals the
+mixed layer. The loss is the mean over pixels of T²·H; the authors' code multiplies the mean of H by the mean of T²,
+which weights pixels differently. Sigmoid channels are treated as two-class logits (z/2, −z/2); their GEM gradient
+grows with |z|, so T is clipped to [0.1, 20], and `loss="entropy"` is an alternative. GEM-Aug is left out. At batch 1,
+α is ½ in every layer.
 
-A step lowers GEM at the temperature it was taken at. The loss of the next takes T anew from logits that have spread, so
-the reported one may rise from step to step.
+A step lowers GEM at the temperature of that step. The next step computes T from the new logits, so the reported loss
+may rise from step to step.
 """
 
 from typing import Literal
@@ -22,18 +25,22 @@ from torch import Tensor, nn
 
 from ttdg.adaptation import losses
 from ttdg.adaptation.adapter import Adapter, GradientAdapter, Images, Logits, Method
+from ttdg.adaptation.options import HEAD, LR, STEPS, Option
 from ttdg.networks import batchnorm
-from ttdg.networks.batchnorm.adamix import Folding
+from ttdg.networks.batchnorm.adamix import FoldingMode
 
 Loss = Literal["gem-t", "gem-skd", "entropy"]
-TEMPERATURES = (0.1, 20.0)
+TEMPERATURES = (0.1, 20.0)  # T is clipped to this interval
 
 
 def gem(logits: Logits, loss: Loss, head: losses.Head) -> Tensor:
-    """Per pixel: T²·H(softmax(z/T)), or with the plain prediction as target (SKD); T twice the spread of z."""
+    """Generalised entropy of each pixel: T²·H(softmax(z/T)) with T twice the standard deviation of z.
+
+    For "gem-skd" the target is the plain prediction, without gradient; "entropy" is the ordinary entropy.
+    """
     if loss == "entropy":
         return losses.entropy(logits, head)
-    z = logits if losses.by_softmax(logits.shape[1], head) else torch.stack([logits, -logits], 1) / 2
+    z = logits if losses.uses_softmax(logits.shape[1], head) else torch.stack([logits, -logits], 1) / 2
     T = (2 * z.detach().std(1, keepdim=True)).clamp(*TEMPERATURES)
     log_p = F.log_softmax(z / T, 1)
     target = log_p.exp() if loss == "gem-t" else z.detach().softmax(1)
@@ -41,17 +48,25 @@ def gem(logits: Logits, loss: Loss, head: losses.Head) -> Tensor:
 
 
 class DomainAdaptor(GradientAdapter):
+    """The adapter of DomainAdaptor.
+
+    State: γ and β of BatchNorm, kept only until the next batch. One call: restore γ and β of the source; forward pass
+    with AdaMixBN; fold the mixed statistics into γ' and β', after which the layers use batch statistics; `steps` SGD
+    steps on the GEM loss; forward pass for the prediction.
+    """
+
     def __init__(self, network: nn.Module, *, lr: float, steps: int, loss: Loss, head: losses.Head) -> None:
-        self.mode = Folding(network)
+        self.mode = FoldingMode(network)
         batchnorm.use(network, self.mode)
         super().__init__(
-            network, lambda logits: gem(logits, loss, head).mean(), batchnorm.affine(network),
+            network, lambda logits: gem(logits, loss, head).mean(), batchnorm.affine_parameters(network),
             lr=lr, steps=steps, predict="after", optimiser=torch.optim.SGD,
         )  # fmt: skip
 
     def __call__(self, images: Images) -> Logits:
+        """Adapt to the batch from the source and return its logits after the update."""
         logits = super().__call__(images)
-        self.mode.folded = True  # also where the call was a replay
+        self.mode.folded = True  # set here too, because a replayed CUDA graph does not run `_update`
         return logits
 
     def _adapt(self, images: Images) -> tuple[Logits, Tensor]:
@@ -65,6 +80,7 @@ class DomainAdaptor(GradientAdapter):
         super()._update(loss)
 
     def reset(self) -> None:
+        """Return to the source."""
         super().reset()
         self.mode.reset()
 
@@ -77,6 +93,7 @@ def domain_adaptor(
     loss: Loss = "gem-t",
     head: losses.Head = "softmax",
 ) -> Adapter:
+    """Build the adapter of method `domainadaptor`."""
     return DomainAdaptor(network, lr=lr, steps=steps, loss=loss, head=head)
 
 
@@ -91,6 +108,15 @@ METHOD = Method(
     predict="after",
     paper="Zhang et al., ICCV 2023",
     origin="SGD 1e-3, 1 step, GEM-T, anew for each batch: as published",
+    options={
+        "lr": LR.with_origin("the authors' code (SGD without momentum)"),
+        "steps": STEPS.with_origin("the authors' code"),
+        "loss": Option(
+            "GEM with its own prediction as target, GEM with the unscaled prediction as target, or entropy",
+            "the authors' code: gem-t; entropy is this project's, for sigmoid heads",
+        ),
+        "head": HEAD,
+    },
     needs=("BatchNorm",),
     reset="episodic",
 )

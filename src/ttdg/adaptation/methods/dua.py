@@ -1,23 +1,24 @@
-"""DUA: running statistics that follow the test stream, with a momentum that decays to a floor.
+"""DUA: move the running BatchNorm statistics towards the test stream, with a momentum that decays to a floor.
 
 Mirza et al., The Norm Must Go On: Dynamic Unsupervised Domain Adaptation by Normalization, CVPR 2022.
 
-Decisions: the copies an image is seen in are the symmetries of the square, each once (published: 64 random crops,
-turns and flips, which with the answer are 65 passes where these are 9); an oblong image is only mirrored and turned
-upside down. The momentum decays once a batch. A batch whose answer or statistics would not be finite leaves the
-statistics as they were, and the momentum too.
+Decisions: Each image is shown in the eight symmetries of the square, once each: 9 forward passes with the prediction.
+The paper uses 64 random crops, rotations and flips: 65 passes. An image that is not square is shown only in the four
+symmetries that keep its shape. The momentum decays once per batch. A batch for which the output or the new statistics
+are not finite changes neither the statistics nor the momentum.
 """
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ttdg.adaptation import views as symmetries
 from ttdg.adaptation.adapter import Adapter, Images, Logits, Method
 from ttdg.adaptation.descent import Snapshot
+from ttdg.adaptation.options import COUNT, SHARE, Option
+from ttdg.adaptation.views import SQUARE_VIEWS
 from ttdg.networks import batchnorm
 
-START = 0.1  # m̃₀
+START = 0.1  # the decaying part of the momentum before the first batch
 
 
 def dua_momentum(batches: int, decay: float, least: float) -> float:
@@ -26,42 +27,52 @@ def dua_momentum(batches: int, decay: float, least: float) -> float:
 
 
 class Dua:
+    """The adapter of DUA.
+
+    State: the running statistics of BatchNorm and the number of `batches`. One call: forward pass over all views of the
+    batch, in which batch statistics normalise and move the running statistics by the momentum; restore the old
+    running statistics if anything is not finite; forward pass over the batch with the running statistics.
+    """
+
     def __init__(self, network: nn.Module, *, decay: float, least: float, views: int) -> None:
         self.network = network.eval().requires_grad_(False)
         self.decay, self.least, self.views = decay, least, views
         batchnorm.use(network, batchnorm.EVAL)
         self.layers = list(batchnorm.layers(network))
         self._source = Snapshot(network.state_dict().values())
-        self._buffers = [buffer for layer in self.layers for buffer in batchnorm.running(layer)]
+        self._buffers = [buffer for layer in self.layers for buffer in batchnorm.running_statistics(layer)]
         self.reset()
 
     @torch.no_grad()
     def __call__(self, images: Images) -> Logits:
+        """Update the running statistics with the batch and return its logits."""
         before = [buffer.clone() for buffer in self._buffers]
         self._use(batchnorm.TrainMode(dua_momentum(self.batches + 1, self.decay, self.least)))
-        seen = self.network(self._copies(images))
+        logits_of_views = self.network(self._views(images))
         self._use(batchnorm.EVAL)
-        if seen.isfinite().all() & torch.cat(self._buffers).isfinite().all():
+        if logits_of_views.isfinite().all() & torch.cat(self._buffers).isfinite().all():
             self.batches += 1
         else:
             torch._foreach_copy_(self._buffers, before)
         return self.network(images)
 
-    def _copies(self, images: Images) -> Float[Tensor, "n c h w"]:
+    def _views(self, images: Images) -> Float[Tensor, "n c h w"]:
         square = images.shape[-1] == images.shape[-2]
-        kinds = [view for view in symmetries.SQUARE if square or view.turns % 2 == 0]
-        return torch.cat([kinds[i % len(kinds)](images) for i in range(self.views)])
+        symmetries = [view for view in SQUARE_VIEWS if square or view.turns % 2 == 0]
+        return torch.cat([symmetries[i % len(symmetries)](images) for i in range(self.views)])
 
     def _use(self, mode: batchnorm.Mode) -> None:
         for layer in self.layers:
             layer.mode = mode  # type: ignore[assignment]
 
     def reset(self) -> None:
+        """Restore the statistics of the source and the first momentum."""
         self.batches = 0
         self._source.restore()
 
 
 def dua(network: nn.Module, *, decay: float = 0.94, least: float = 0.005, views: int = 8) -> Adapter:
+    """Build the adapter of method `dua`."""
     return Dua(network, decay=decay, least=least, views=views)
 
 
@@ -76,6 +87,15 @@ METHOD = Method(
     predict="after",
     paper="Mirza et al., CVPR 2022",
     origin="momentum as published; 8 views are ours (published 64)",
+    options={
+        "decay": Option("factor ω by which the momentum decays from batch to batch", "the paper", SHARE),
+        "least": Option("floor ζ that is added to the decaying momentum", "the paper", SHARE),
+        "views": Option(
+            "number of flipped and rotated views of each image",
+            "this project: each symmetry of the square once; the paper has 64 random views",
+            COUNT,
+        ),
+    },
     needs=("BatchNorm",),
     reset="continual",
     grid={"least": (0.005, 0.05), "decay": (0.9, 0.94, 0.98)},

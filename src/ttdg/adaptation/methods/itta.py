@@ -1,18 +1,20 @@
-"""ITTA: small mapping nets between the encoder's stages, trained by a consistency that was learnt at source time.
+"""ITTA: train small mapping nets between the encoder's stages by a consistency loss fitted at source time.
 
 Chen et al., Improved Test-Time Adaptation for Domain Generalization, CVPR 2023.
 
-Part `itta`: f_w, an element-wise net on pooled features, fitted so that the gradient of ‖f_w(z'−z)‖² points where the
-supervised gradient does; z' are the features in another style (MixStyle). The original trains the network with it; here
-the network is trained and frozen and f_w alone is fitted. Faithfulness it costs: the encoder was not made consistent.
+Part `itta`: f_w, an element-wise net on pooled features, fitted so that the gradient of ‖f_w(z'−z)‖² points in the
+direction of the supervised gradient; z' are the features of the image in another style (MixStyle). The paper trains the
+network together with f_w; here the network is trained and frozen, and only f_w is fitted. The encoder is therefore not
+trained to be consistent.
 
-Decisions: published for classification; for segmentation z is the mean of the deepest map and a mapping has one value a
-channel (`mapping="element"` is the published form, one for each place, for images of one size). Images of a batch take
-each other's style, none its own. At batch 1 the release mixes an image with itself, so its loss, and its adaptation, is
-nothing; here the image before stands in, unless `remember=False`. The published factor 1e-6 (0.1 for DomainNet) on the
-loss acts through Adam's ε alone; 0.1 here. Both styles run in one pass. Levels must not be negative (end in ReLU).
-f_w is fitted with Adam at 1e-3 (published: 5e-6, over a whole training). A batch without one finite image leaves no
-trace; the host waits to know.
+Decisions: The paper is about classification. For segmentation, z is the mean of the deepest feature map, and a
+mapping has one value per channel; `mapping="element"` is the published form, with one value per position, for images
+of one size. The images of a batch take each other's styles, never their own. At batch 1 the authors' code mixes an
+image with itself, so that the loss and its gradient are 0; here the previous image gives the style, unless
+`remember=False`. The published factor on the loss, 1e-6 (0.1 for DomainNet), acts only through Adam's ε; here it is
+0.1. Both styles run in one pass. Feature maps must not be negative (the levels end in ReLU). f_w is fitted with Adam
+at 1e-3; published: 5e-6, over a whole training. A batch without a finite image changes nothing; the host waits for
+that check.
 """
 
 from typing import Any, Literal
@@ -22,17 +24,25 @@ from torch import Tensor, nn
 
 from ttdg.adaptation.adapter import Adapter, Images, Logits, Method
 from ttdg.adaptation.descent import Descent, any_finite_image, zero_non_finite
+from ttdg.adaptation.options import LR, SEED, STEPS, Option
 from ttdg.errors import UserError
 from ttdg.networks import batchnorm, pyramid, split
-from ttdg.networks.heads.consistency import ElementWise, MixStyle, pooled_features
+from ttdg.networks.heads.consistency import ElementWiseNet, MixStyle, pooled_features
 from ttdg.networks.segmenter import pad_to_stride
 from ttdg.types import Part
 
 LAYERS = 5  # of a mapping net
-FACTOR = 0.1  # on the loss
+FACTOR = 0.1  # of the loss
 
 
 class Itta:
+    """The adapter of ITTA.
+
+    State: the mapping nets (`maps`), Adam, and the style of the last batch. The nets are applied by forward hooks after
+    every level of the encoder except the first. One call: create the nets at the first batch; `steps` Adam steps on the
+    consistency of the features under two styles; forward pass over the images for the prediction.
+    """
+
     def __init__(
         self,
         network: nn.Module,
@@ -45,39 +55,41 @@ class Itta:
         seed: int,
     ) -> None:
         self.network = split.require_split(network.eval().requires_grad_(False))
-        if batchnorm.present(network):
+        if batchnorm.has_layers(network):
             batchnorm.use(network, batchnorm.EVAL)
         self.lr, self.steps, self.mapping = lr, steps, mapping
-        self.measure = ElementWise.from_part(part, next(network.parameters()).device)
-        made = pyramid.level_modules(network)
-        if any((level < 0).any() for _, level in made[1:]):
+        self.measure = ElementWiseNet.from_part(part, next(network.parameters()).device)
+        levels = pyramid.level_modules(network)
+        if any((level < 0).any() for _, level in levels[1:]):
             raise UserError(
-                "itta needs an encoder whose levels end in ReLU: its mapping nets cut off what is negative"
+                "method 'itta' needs an encoder whose levels end in ReLU, because its mapping nets set negative "
+                "values to 0; use another encoder or another method"
             )
-        self.shapes = [level.shape[1:] for _, level in made[1:]]
+        self.shapes = [level.shape[1:] for _, level in levels[1:]]
         self.maps: nn.ModuleList | None = None
         self.sizes: list[tuple[int, int, int]]
         self.descent: Descent
-        for number, (producer, _) in enumerate(made[1:]):
+        for number, (producer, _) in enumerate(levels[1:]):
             producer.register_forward_hook(self._hook(number))
-        self.styles = MixStyle([producer for producer, _ in made], seed, remember)
+        self.styles = MixStyle([producer for producer, _ in levels], seed, remember)
 
     def _hook(self, number: int) -> Any:
         def hook(module: nn.Module, inputs: Any, x: Tensor) -> Tensor | None:
             if self.maps is None or self.sizes[number][1:] not in ((1, 1), x.shape[-2:]):
-                return None  # nothing was learnt yet, or not for images of this size
+                return None  # no nets yet, or none for images of this size
             return self.maps[number](x)
 
         return hook
 
     def __call__(self, images: Images) -> Logits:
+        """Adapt to the batch and return its logits after the update."""
         if any_finite_image(images):
-            self._learn(pad_to_stride(zero_non_finite(images)))
+            self._train_maps(pad_to_stride(zero_non_finite(images)))
         with torch.no_grad():
             return self.network(images)
 
-    def _learn(self, images: Images) -> None:
-        self._begin(images)
+    def _train_maps(self, images: Images) -> None:
+        self._create_maps(images)
         for _ in range(self.steps):
             with torch.enable_grad():
                 loss = self.objective(images)
@@ -87,11 +99,11 @@ class Itta:
 
     def objective(self, images: Images) -> Tensor:
         """0.1·MSE(f_w(z' − z), 0)."""
-        z, other = pooled_features(self.styles.twice(self.network, images))
+        z, other = pooled_features(self.styles.encode_both(self.network, images))
         return FACTOR * self.measure(other - z).square().mean()
 
-    def _begin(self, images: Images) -> None:
-        """The mapping nets, at the first batch; those of single places anew where the size is another."""
+    def _create_maps(self, images: Images) -> None:
+        """Create the mapping nets at the first batch; with `mapping="element"`, again for another image size."""
         scale = [side / pyramid.SIDE for side in images.shape[-2:]]
         sizes = [
             (c, 1, 1) if self.mapping == "channel" else (c, round(h * scale[0]), round(w * scale[1]))
@@ -100,10 +112,11 @@ class Itta:
         if self.maps is not None and self.sizes == sizes:
             return
         self.sizes = sizes
-        self.maps = nn.ModuleList(ElementWise(size, LAYERS) for size in sizes).to(images.device)
+        self.maps = nn.ModuleList(ElementWiseNet(size, LAYERS) for size in sizes).to(images.device)
         self.descent = Descent(self.maps.parameters(), lr=self.lr)
 
     def reset(self) -> None:
+        """Remove the mapping nets and forget the last style."""
         self.styles.reset()
         self.maps = None
 
@@ -118,12 +131,13 @@ def itta(
     remember: bool = True,
     seed: int = 0,
 ) -> Adapter:
+    """Build the adapter of method `itta`."""
     return Itta(network, part, lr=lr, steps=steps, mapping=mapping, remember=remember, seed=seed)
 
 
 METHOD = Method(
     build=itta,
-    summary="mapping nets between the encoder's stages, trained by a consistency learnt on source images",
+    summary="mapping nets between the encoder's stages, trained by a consistency loss fitted on source images",
     adapts="mapping nets",
     norm="EVAL",
     memory=True,
@@ -132,6 +146,19 @@ METHOD = Method(
     predict="after",
     paper="Chen et al., CVPR 2023",
     origin="Adam, lr 5e-6, 1 step as published; the segmentation form and the part fitted afterwards are ours",
+    options={
+        "lr": LR.with_origin("the authors' code (Adam)"),
+        "steps": STEPS.with_origin("the authors' code"),
+        "mapping": Option(
+            "values of a mapping net: one per channel, or one per channel and position",
+            "this project: channel, which fits any image size; the authors' code has element",
+        ),
+        "remember": Option(
+            "at batch 1, mix the style of the previous image",
+            "this project: without it the loss of a single image is 0, as in the authors' code",
+        ),
+        "seed": SEED,
+    },
     needs=("encode/decode",),
     parts=("itta",),
     reset="continual",

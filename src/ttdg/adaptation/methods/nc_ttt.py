@@ -1,18 +1,19 @@
-"""NC-TTT: the early encoder is moved until its features look free of noise to a small discriminator.
+"""NC-TTT: train the early encoder until its features look free of noise to a small discriminator.
 
 Osowiechi et al., NC-TTT: A Noise Contrastive Approach for Test-Time Training, CVPR 2024.
 
-Part `nc-ttt`: a projection and a discriminator that was taught, on source features, to tell a little noise from much.
-The original trains them together with the network; here they are fitted to the trained, frozen network, so that the
-source model is every other method's. Faithfulness it costs: the encoder was not shaped by the noise task.
+Part `nc-ttt`: a projection and a discriminator, fitted on source features to tell little noise from much noise. The
+paper trains them together with the network; here they are fitted to the trained, frozen network, so that all methods
+share one source model. The encoder is therefore not shaped by the noise task.
 
-Decisions for segmentation: features of pyramid level 2 (stride 8), each place a vector of its own; the projection is
-fixed, the axes along which source features vary least, since a learnt one makes itself degenerate (see
-`networks/noise.py`); σ is in units of the features' mean standard deviation; soft targets are computed in
-log space; the discriminator stays in EVAL while the encoder adapts (the release lets its statistics move). All
-parameters up to that level move, with BatchNorm in TRAIN; what lies behind is neither run nor touched until the
-answer, which is given in EVAL. `steps` passes therefore cost only the early encoder. Adam; `optimiser="sgd"` is what
-the release's flags lead to.
+Decisions: The features are those of pyramid level 2 (stride 8), and every position is one vector. The projection is
+fixed to the axes along which source features vary least, because a trained projection becomes degenerate (see
+`networks/heads/noise.py`). σ is measured in units of the features' mean standard deviation. Soft targets are computed
+in log space. The discriminator stays in EVAL mode while the encoder adapts; the authors' code lets its statistics
+move. All parameters up to level 2 are trained with BatchNorm in TRAIN mode. The layers behind level 2 are neither run
+nor changed before the prediction, which uses EVAL mode, so that a step costs only a pass through the early encoder.
+The optimiser is Adam; `optimiser="sgd"` is what the flags of the authors' code lead to, but with momentum 0.9 instead
+of none.
 """
 
 from typing import Literal
@@ -23,13 +24,21 @@ from torch import Tensor, nn
 
 from ttdg.adaptation.adapter import Adapter, Images, Logits, Method
 from ttdg.adaptation.descent import Descent, Snapshot, zero_non_finite
+from ttdg.adaptation.options import LR, STEPS, Option
 from ttdg.networks import batchnorm, pyramid, split
-from ttdg.networks.heads.noise import Discriminator
+from ttdg.networks.heads.noise import NoiseDiscriminator
 from ttdg.networks.segmenter import pad_to_stride
 from ttdg.types import Part
 
 
 class NcTtt:
+    """The adapter of NC-TTT.
+
+    State: weights and statistics of the early encoder, kept only until the next batch. One call: restore the source
+    and a new optimiser; `steps` steps on the mean of softplus(d) over positions, with BatchNorm in TRAIN mode;
+    forward pass in EVAL mode for the prediction.
+    """
+
     def __init__(
         self,
         network: nn.Module,
@@ -40,21 +49,22 @@ class NcTtt:
         optimiser: Literal["adam", "sgd"],
     ) -> None:
         self.network, self.steps = split.require_split(network.eval().requires_grad_(False)), steps
-        self.discriminator = Discriminator.from_part(part, next(network.parameters()).device)
+        self.discriminator = NoiseDiscriminator.from_part(part, next(network.parameters()).device)
         batchnorm.use(network, batchnorm.EVAL)
         self.producer = pyramid.level_modules(network)[part.settings["level"]][0]
         early = pyramid.parameters_before(network, self.producer)
         self.descent = Descent(early, lr=lr, kind=optimiser)
-        statistics = (b for layer in batchnorm.layers(network) for b in batchnorm.running(layer))
+        statistics = (b for layer in batchnorm.layers(network) for b in batchnorm.running_statistics(layer))
         self._source = Snapshot([*early, *statistics])
 
     def __call__(self, images: Images) -> Logits:
+        """Adapt to the batch from the source and return its logits after the update."""
         self.reset()
         batchnorm.use(self.network, batchnorm.TRAIN)
-        safe = zero_non_finite(images)
+        finite = zero_non_finite(images)
         for _ in range(self.steps):
             with torch.enable_grad():
-                loss = self.objective(safe)
+                loss = self.objective(finite)
             self.descent.step(loss)
             self.loss = loss.detach()
         batchnorm.use(self.network, batchnorm.EVAL)
@@ -62,11 +72,12 @@ class NcTtt:
             return self.network(images)
 
     def objective(self, images: Images) -> Tensor:
-        """mean softplus(d): small where no place looks noisy."""
-        safe = pad_to_stride(images)
-        return F.softplus(self.discriminator(pyramid.encode_to(self.network, self.producer, safe))).mean()
+        """Mean of softplus(d) over images and positions; small if the discriminator sees no noise."""
+        features = pyramid.encode_to(self.network, self.producer, pad_to_stride(images))
+        return F.softplus(self.discriminator(features)).mean()
 
     def reset(self) -> None:
+        """Return to the source, with a new optimiser."""
         self._source.restore()
         self.descent.restart()
 
@@ -79,12 +90,13 @@ def nc_ttt(
     steps: int = 10,
     optimiser: Literal["adam", "sgd"] = "adam",
 ) -> Adapter:
+    """Build the adapter of method `nc-ttt`."""
     return NcTtt(network, part, lr=lr, steps=steps, optimiser=optimiser)
 
 
 METHOD = Method(
     build=nc_ttt,
-    summary="the early encoder moved until a discriminator, fitted on source features, finds no noise in them",
+    summary="the early encoder trained until a discriminator, fitted on source features, sees no noise in them",
     adapts="early encoder",
     norm="TRAIN, then EVAL",
     memory=False,
@@ -93,6 +105,14 @@ METHOD = Method(
     predict="after",
     paper="Osowiechi et al., CVPR 2024",
     origin="lr 1e-5 as published; 10 steps (published 50), Adam, level 2 and the part fitted afterwards are ours",
+    options={
+        "lr": LR.with_origin("the authors' code"),
+        "steps": STEPS.with_origin("this project, for speed; the authors' code has 50"),
+        "optimiser": Option(
+            "Adam, or SGD with momentum 0.9",
+            "this project: adam; the authors' code takes SGD without momentum unless its training flag says otherwise",
+        ),
+    },
     needs=("BatchNorm", "encode/decode"),
     parts=("nc-ttt",),
     reset="episodic",

@@ -1,8 +1,9 @@
-"""PTBN: batch statistics of the test batch, no gradient.
+"""PTBN: BatchNorm normalises with the statistics of the test batch; no parameter is trained.
 
 Nado et al., Evaluating Prediction-Time Batch Normalization for Robustness under Covariate Shift, 2020;
 Schneider et al., Improving robustness against common corruptions by covariate shift adaptation, NeurIPS 2020.
-It isolates the BatchNorm effect that TENT, SAR, CoTTA and GraTa inherit.
+
+TENT, SAR, CoTTA and GraTa use the same statistics. Compare them with this method to see what their training adds.
 """
 
 from torch import nn
@@ -12,6 +13,7 @@ from ttdg.networks import batchnorm
 
 
 def norm(network: nn.Module) -> Adapter:
+    """Build the adapter of method `norm`."""
     batchnorm.use(network, batchnorm.BATCH)
     return Fixed(network)
 

@@ -1,73 +1,38 @@
-"""PASS: a prompt on the input (and one at the bottleneck), trained online, and the source's answer to fall back on.
+"""PASS: train prompts on the input and at the bottleneck; use the source's prediction if it is less uncertain.
 
 Zhang et al., PASS: Test-Time Prompting to Adapt Styles and Semantic Shapes in Medical Image Segmentation, TMI 2024.
 
-Each batch starts from a slow copy of what was learnt (an average whose momentum decays), takes `steps` steps that
-bring the encoder's statistics to the source's, and keeps, image by image, the less uncertain of its own answer
-and the source's.
+Decisions: The last convolution of the decorator and the bias of the value start at 0, so that untrained prompts are
+the identity; published: random. The encoder's statistics do not depend on the prompt at the bottleneck: by default it
+gets no gradient and stays the identity, and it is trained only with `objective="entropy"`. The slow copy holds
+prompts, γ and β; its BatchNorm statistics stay those of the source. Adam's moments are kept.
 
-Decisions: the decorator's last convolution and the value's bias start at 0, so that the untrained prompts are the
-identity (published: random). The encoder's statistics do not depend on the bottleneck's prompt: by default it gets no
-gradient and stays the identity, and only with `objective="entropy"` is it learnt. The slow copy holds prompts, γ and β,
-its BatchNorm statistics stay the source's; Adam's moments live on. The fallback compares full entropies of the head;
-`fallback="half"` is the published −Σp log p/Σp, which favours empty masks, without its weights for disc and cup.
-`objective="entropy"` is after the published form for prostate, which descends the half entropy with lr 1e-2, 1 step,
-δ 0.6, m_min 0.005, begins from the slow copy once a case and answers a case again with its last weights; here it is the
-full entropy, batch by batch. A bank of prompts meets another image size by interpolation. A batch without one finite
-image leaves no trace; the host waits to know.
+The fallback compares full entropies. `fallback="half"` is the published score −Σp log p/Σp, without its weights for
+disc and cup. The two differ for empty masks: the published score is high for an empty mask (6.9 for p = 1e-3, 0.2 for
+a good disc), while the full entropy is low (0.008 and 0.056) and so favours empty masks.
+
+`objective="entropy"` follows the published form for prostate. That form minimises the half entropy with lr 1e-2, 1
+step, δ 0.6 and m_min 0.005, starts from the slow copy once per case, and predicts the whole case again with its last
+weights; here it is the full entropy, batch by batch. The bank of prompts is interpolated for another image size. A
+batch without a finite image changes nothing; the host waits for that check.
 """
 
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from ttdg.adaptation import losses
 from ttdg.adaptation.adapter import Adapter, Images, Logits, Method
 from ttdg.adaptation.descent import Descent, Snapshot, any_finite_image, zero_non_finite
+from ttdg.adaptation.options import COUNT, HEAD, LR, SEED, SHARE, STEPS, Option
+from ttdg.adaptation.pass_prompts import Prompts
 from ttdg.networks import batchnorm, split
 from ttdg.networks.batchnorm.alignment import AlignmentMode
 from ttdg.networks.segmenter import pad_to_stride
 
-FIRST_MOMENTUM = 0.1  # m̃₀
-KEPT = 0.1  # of the feature channels each prompt channel may reach
-
-
-class Prompts(nn.Module):
-    """The two prompts: a residual on the image, and a bank that feature channels read by attention."""
-
-    def __init__(self, channels: int, bottleneck: tuple[int, int, int], count: int) -> None:
-        super().__init__()
-        width, height, breadth = bottleneck
-        self.decorator = nn.Sequential(
-            nn.Conv2d(channels, 64, 1), nn.InstanceNorm2d(64), nn.ReLU(), nn.Conv2d(64, channels, 1)
-        )
-        self.bank = nn.Parameter(torch.zeros(1, count, height, breadth))
-        self.query = nn.Conv2d(width, width, 3, padding=1, groups=width)
-        self.key, self.value = (nn.Conv2d(count, count, 3, padding=1, groups=count) for _ in range(2))
-        for start in (self.decorator[-1].weight, self.decorator[-1].bias, self.value.bias):
-            nn.init.zeros_(start)  # type: ignore[arg-type]
-
-    def decorate(self, images: Images) -> Images:
-        return images + self.decorator(images) if images[0, 0].numel() > 1 else images
-
-    def attend(self, features: split.Features) -> split.Features:
-        """F + W v, W = softmax over prompts of q kᵀ/√K, each prompt reaching its 10 % nearest channels alone."""
-        deepest = features[-1]
-        bank: Tensor = self.bank
-        if bank.shape[-2:] != deepest.shape[-2:]:
-            bank = F.interpolate(self.bank, deepest.shape[-2:], mode="bilinear")
-        q, k, v = (m(x).flatten(2) for m, x in ((self.query, deepest), (self.key, bank), (self.value, bank)))
-        weights = sparse((q @ k.mT / bank.shape[1] ** 0.5).softmax(-1))
-        return *features[:-1], deepest + (weights @ v).view_as(deepest)
-
-
-def sparse(weights: Float[Tensor, "b c k"]) -> Float[Tensor, "b c k"]:
-    """Zero but for the ⌊c/10⌋ (at least one) largest feature channels of every prompt channel."""
-    kept = weights.topk(max(1, int(KEPT * weights.shape[1])), dim=1).indices
-    return weights * torch.zeros_like(weights).scatter_(1, kept, 1.0)
+FIRST_MOMENTUM = 0.1  # the decaying part of the momentum before the first update
 
 
 def pass_momentum(updates: int, decay: float, least: float) -> float:
@@ -76,6 +41,15 @@ def pass_momentum(updates: int, decay: float, least: float) -> float:
 
 
 class Pass:
+    """The adapter of PASS.
+
+    State: prompts, γ and β, their exponential average (`slow`), Adam, and the number of `updates`. One call:
+    prediction of the source model; load the average into prompts, γ and β, and the source statistics into BatchNorm;
+    `steps` Adam steps, each followed by an update of the average; forward pass with the prompts; for each image, the
+    less uncertain of this prediction and the source's. The first batch creates the prompts, because it sets their
+    size.
+    """
+
     def __init__(
         self,
         network: nn.Module,
@@ -96,93 +70,92 @@ class Pass:
         batchnorm.use(network, batchnorm.EVAL)
         self.mode, self.layers = AlignmentMode(network), list(batchnorm.layers(network))
         self.prompts: Prompts | None
-        self._affine = Snapshot(batchnorm.affine(network))
-        self._statistics = Snapshot(
-            b for layer in batchnorm.layers(network) for b in batchnorm.running(layer)
-        )
+        self._affine = Snapshot(batchnorm.affine_parameters(network))
+        self._statistics = Snapshot(b for layer in self.layers for b in batchnorm.running_statistics(layer))
         self.reset()
 
     def __call__(self, images: Images) -> Logits:
+        """Adapt to the batch and return, for each image, the less uncertain logits."""
         if not any_finite_image(images):
             return self.predict_frozen(images)
-        safe = zero_non_finite(images)
-        source = self._source_answer(images)
+        finite = zero_non_finite(images)
+        source = self._source_prediction(images)
         self.slow.restore()
         self._use(self.mode)
         for _ in range(self.steps):
             with torch.enable_grad():
-                loss = self.objective(safe)
+                loss = self.objective(finite)
             self.descent.step(loss)
-            self._average()
+            self._update_slow_copy()
             self.loss = loss.detach()
         self._use(batchnorm.EVAL)
         with torch.no_grad():
-            return self._surer(self._prompted(images), source)
+            return self._less_uncertain(self._prompted_prediction(images), source)
 
     @torch.no_grad()
     def predict_frozen(self, images: Images) -> Logits:
-        """The answer without a step, by the weights and prompts that the last batch left or by the source's."""
+        """Return the logits with the weights and prompts of the last batch, or of the source before the first."""
         if self.prompts is None:
             return self.network(images)
         last = Snapshot([*self._affine.tensors, *self._statistics.tensors])
-        source = self._source_answer(images)
+        source = self._source_prediction(images)
         last.restore()
-        return self._surer(self._prompted(images), source)
+        return self._less_uncertain(self._prompted_prediction(images), source)
 
     def _use(self, mode: batchnorm.Mode) -> None:
         for layer in self.layers:
             layer.mode = mode  # type: ignore[assignment]
 
     @torch.no_grad()
-    def _source_answer(self, images: Images) -> Logits:
-        """The source model's logits; the first batch also says how large the prompts must be."""
+    def _source_prediction(self, images: Images) -> Logits:
+        """Restore γ, β and the statistics of the source, and return its logits; the first call builds the prompts."""
         self._affine.restore()
         self._statistics.restore()
         features = self.network.encode(pad_to_stride(images))
         if self.prompts is None:
-            self._begin(images, features[-1])
+            self._build_prompts(images, features[-1])
         return split.crop(self.network.decode(features), images)
 
-    def _begin(self, images: Images, deepest: Tensor) -> None:
+    def _build_prompts(self, images: Images, deepest: Tensor) -> None:
         _, width, height, breadth = deepest.shape
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             prompts = Prompts(images.shape[1], (width, height, breadth), self.count)
         self.prompts = prompts.to(images.device)
-        learnt = [*prompts.parameters(), *batchnorm.affine(self.network)]
-        self.descent, self.slow = Descent(learnt, lr=self.lr), Snapshot(learnt)
+        trained = [*prompts.parameters(), *batchnorm.affine_parameters(self.network)]
+        self.descent, self.slow = Descent(trained, lr=self.lr), Snapshot(trained)
 
     def objective(self, images: Images) -> Tensor:
-        """How far the encoder's statistics lie from the source's, or the entropy of the answer."""
+        """Distance of the encoder's statistics from the source statistics, or the entropy of the prediction."""
         if self.minimised == "entropy":
-            return losses.entropy(self._prompted(images), self.head).mean()
+            return losses.entropy(self._prompted_prediction(images), self.head).mean()
         assert self.prompts is not None
-        self.mode.met = []
+        self.mode.collected = []
         features = self.network.encode(pad_to_stride(self.prompts.decorate(images)))
-        misfit, self.mode.met = self.mode.misfit(), None
-        with torch.no_grad():  # moves the decoder's running statistics too, as a pass in training mode does
+        misfit, self.mode.collected = self.mode.misfit(), None
+        with torch.no_grad():  # updates the decoder's running statistics, as a pass in training mode does
             self.network.decode(self.prompts.attend(features))
         return images.new_zeros(()) if misfit is None else misfit
 
-    def _prompted(self, images: Images) -> Logits:
+    def _prompted_prediction(self, images: Images) -> Logits:
         assert self.prompts is not None
         decorated = self.prompts.decorate(images)
         return split.forward_split(self.network, decorated, self.prompts.attend)
 
     @torch.no_grad()
-    def _average(self) -> None:
+    def _update_slow_copy(self) -> None:
         self.updates += 1
         weight = pass_momentum(self.updates, self.decay, self.least)
         torch._foreach_lerp_(self.slow.values, self.slow.tensors, weight)
 
-    def _surer(self, answer: Logits, source: Logits) -> Logits:
-        """Image by image, the answer where it is the less uncertain (and finite), else the source's."""
+    def _less_uncertain(self, adapted: Logits, source: Logits) -> Logits:
+        """For each image, the adapted logits if they are less uncertain than the source's (and finite)."""
         if self.fallback == "never":
-            return answer
-        better = self._doubt(answer) < self._doubt(source)
-        return torch.where(better.view(-1, *[1] * (answer.ndim - 1)), answer, source)
+            return adapted
+        better = self._uncertainty(adapted) < self._uncertainty(source)
+        return torch.where(better.view(-1, *[1] * (adapted.ndim - 1)), adapted, source)
 
-    def _doubt(self, logits: Logits) -> Float[Tensor, "b"]:
+    def _uncertainty(self, logits: Logits) -> Float[Tensor, "b"]:
         if self.fallback == "full":
             return losses.entropy(logits, self.head).flatten(1).mean(1)
         p = logits.softmax(1)[:, 1:] if self.head == "softmax" else logits.sigmoid()
@@ -190,6 +163,7 @@ class Pass:
         return (torch.special.entr(p).sum(2) / p.sum(2)).mean(1)
 
     def reset(self) -> None:
+        """Return to the source; the next batch builds new prompts."""
         self.updates, self.prompts = 0, None
         self._affine.restore()
         self._statistics.restore()
@@ -208,6 +182,7 @@ def pass_(
     head: losses.Head = "softmax",
     seed: int = 0,
 ) -> Adapter:
+    """Build the adapter of method `pass`."""
     return Pass(
         network, lr=lr, steps=steps, decay=decay, least=least, count=count,
         objective=objective, fallback=fallback, head=head, seed=seed,
@@ -216,8 +191,8 @@ def pass_(
 
 METHOD = Method(
     build=pass_,
-    summary="a prompt on the image (at the bottleneck too with objective=entropy), trained to meet the source's "
-    "statistics, with the source to fall back on",
+    summary="a prompt on the image (at the bottleneck too with objective=entropy), trained to match the source's "
+    "statistics, with the source as fallback",
     adapts="prompt on the image, BatchNorm statistics, γ, β of the encoder but for its last layer",
     norm="TRAIN, then EVAL",
     memory=True,
@@ -226,6 +201,31 @@ METHOD = Method(
     predict="after",
     paper="Zhang et al., TMI 2024",
     origin="as published for fundus; prompts start as the identity and the fallback is the full entropy (ours)",
+    options={
+        "lr": LR.with_origin("the authors' code for fundus (Adam); 1e-2 for prostate"),
+        "steps": STEPS.with_origin("the authors' code for fundus; 1 for prostate"),
+        "decay": Option(
+            "factor δ by which the momentum of the average decays",
+            "the authors' code for fundus; 0.6 for prostate",
+            SHARE,
+        ),
+        "least": Option(
+            "floor m_min of the momentum of the average",
+            "the authors' code for fundus; 0.005 for prostate",
+            SHARE,
+        ),
+        "count": Option("number K of prompt channels at the bottleneck", "the authors' code", COUNT),
+        "objective": Option(
+            "loss: distance of the encoder's statistics from the source's, or entropy of the prediction",
+            "the authors' code: statistics for fundus, entropy for prostate",
+        ),
+        "fallback": Option(
+            "score that decides between adapted and source prediction: full entropy, −Σp log p/Σp, or never the source",
+            "this project: full; the authors' code has half",
+        ),
+        "head": HEAD,
+        "seed": SEED.with_origin("this project: a fixed seed for the prompts' initial weights"),
+    },
     needs=("BatchNorm", "encode/decode"),
     reset="continual",
     grid={"lr": (5e-4, 5e-3, 5e-2), "steps": (1, 2)},

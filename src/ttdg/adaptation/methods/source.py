@@ -1,4 +1,4 @@
-"""No adaptation: the source model as it was trained. Every table starts with it."""
+"""No adaptation: the source model, with the BatchNorm statistics of its training. Every table starts with it."""
 
 from torch import nn
 
@@ -7,7 +7,8 @@ from ttdg.networks import batchnorm
 
 
 def source(network: nn.Module) -> Adapter:
-    if batchnorm.present(network):
+    """Build the adapter of method `source`."""
+    if batchnorm.has_layers(network):
         batchnorm.use(network, batchnorm.EVAL)
     return Fixed(network)
 

@@ -1,12 +1,15 @@
-"""TEGDA: how far predictions under dropout agree says how much to trust a batch, its features and the teacher.
+"""TEGDA: the agreement of predictions under dropout weights the losses, a feature bank and a teacher.
 
 Zhou et al., TEGDA: Test-time Evaluation-Guided Dynamic Adaptation for Medical Image Segmentation, MICCAI 2025.
 
-Decisions: dropout acts on the deepest map and the decoder alone runs again, so that networks without dropout layers, as
-all our source models are, can be evaluated; a structure absent from all predictions is a perfect agreement; the bank
-keeps the best-evaluated images (the release: those above the 95th percentile of the stream); the teacher moves by
-a·teacher + (1−a)·student, as in the release's 2-D file (its 3-D file has it the other way round); all weights learn
-(the release leaves the last layer out).
+Decisions: Dropout acts on the deepest feature map and only the decoder runs again, so that networks without dropout
+layers, as all our source models are, can be evaluated. The quality of an image is the mean over structures of Dice
+times confidence, from mean probabilities. The authors' code takes the entropy of hard votes, scales it by its minimum
+and maximum, uses the Dice of the whole foreground and averages over the batch; our score is lower, so our teacher
+moves faster. A structure that is absent from all predictions counts as perfect agreement. The bank keeps the images
+with the best quality; the authors' code keeps those above the 95th percentile of the stream. The teacher becomes
+a·teacher + (1−a)·student, as in the authors' 2-D file; their 3-D file has it the other way round. All weights are
+trained.
 """
 
 import copy
@@ -20,18 +23,22 @@ from torch import Tensor, nn
 from ttdg.adaptation import losses
 from ttdg.adaptation.adapter import Adapter, GradientAdapter, Images, Logits, Method
 from ttdg.adaptation.memory import Bank
+from ttdg.adaptation.options import COUNT, HEAD, LR, SEED, STEPS, Option, Range
 from ttdg.networks import batchnorm, split
-from ttdg.networks.averaging import approach
+from ttdg.networks.averaging import ema_update
 
-NEIGHBOURS = 5
-CAPACITY = 40
+NEIGHBOURS = 5  # maps of the bank that refine a feature map
+CAPACITY = 40  # of the bank
 
 
 def dropout_agreement(
     logits: Float[Tensor, "b c h w"], dropped: Float[Tensor, "n b c h w"], head: losses.Head
 ) -> Float[Tensor, "b"]:
-    """Dice of the prediction with each one under dropout, times how sure these are where any sees the structure;
-    the mean over structures, in [0, 1]."""
+    """Quality in [0, 1] of each prediction, from n predictions under dropout.
+
+    For each structure: the mean Dice of the prediction with each dropout prediction, times one minus the normalised
+    entropy of the mean dropout probability over the union of the dropout masks. The result is the mean over structures.
+    """
     n, b = dropped.shape[:2]
     flat = dropped.flatten(0, 1)
     mask = losses.foreground(logits, head).flatten(2)
@@ -39,19 +46,28 @@ def dropout_agreement(
     both = (mask & masks).sum(3)
     dice = ((2 * both + 1e-6) / (mask.sum(2) + masks.sum(3) + 1e-6)).mean(0)
     p = losses.probabilities(flat, head).unflatten(0, (n, b)).mean(0)[:, -mask.shape[1] :].flatten(2)
-    doubt = (torch.special.entr(p) + torch.special.entr(1 - p)) / math.log(2)
+    uncertainty = (torch.special.entr(p) + torch.special.entr(1 - p)) / math.log(2)
     union = masks.any(0)
-    return (dice * (1 - (doubt * union).sum(2) / union.sum(2).clamp(min=1))).mean(1)
+    return (dice * (1 - (uncertainty * union).sum(2) / union.sum(2).clamp(min=1))).mean(1)
 
 
-def symmetric(a: Logits, b: Logits, head: losses.Head) -> Tensor:
-    """½[CE(a, b) + CE(b, a)], in units of log₂ C as released."""
+def symmetric_cross_entropy(a: Logits, b: Logits, head: losses.Head) -> Tensor:
+    """½[CE(a, b) + CE(b, a)], divided by log₂ C as in the authors' code."""
     classes = a.shape[1] if head == "softmax" else 2
     both = losses.soft_cross_entropy(a, b, head) + losses.soft_cross_entropy(b, a, head)
     return both.mean() / (2 * max(math.log2(classes), 1.0))
 
 
 class Tegda(GradientAdapter):
+    """The adapter of TEGDA.
+
+    State: the weights of the student (`network`) and of the `teacher`, Adam, a bank of deepest feature maps with their
+    quality, and a random generator. One call repeats `steps` times: prediction of the teacher; forward pass; quality
+    from predictions under dropout; prediction from the feature map refined by its nearest maps in the bank; Adam step
+    on CE(student, teacher) + quality·CE(student, refined), both symmetric; the teacher keeps the share `quality` of its
+    own weights; the maps enter the bank. Then a forward pass gives the prediction.
+    """
+
     def __init__(
         self,
         network: nn.Module,
@@ -65,17 +81,22 @@ class Tegda(GradientAdapter):
     ) -> None:
         self.samples, self.dropout, self.head, self.seed = samples, dropout, head, seed
         self.bank = Bank(CAPACITY)
-        if batchnorm.present(split.require_split(network)):
+        if batchnorm.has_layers(split.require_split(network)):
             batchnorm.use(network, batchnorm.BATCH)
         self.teacher = copy.deepcopy(network).eval().requires_grad_(False)
         self.generator = torch.Generator(next(network.parameters()).device)
-        adam = partial(torch.optim.Adam, betas=(0.5, 0.999))
         super().__init__(
-            network, partial(symmetric, head=head), list(network.parameters()), lr=lr, steps=steps, predict="after",
-            optimiser=adam,
-        )  # fmt: skip
+            network,
+            partial(symmetric_cross_entropy, head=head),
+            list(network.parameters()),
+            lr=lr,
+            steps=steps,
+            predict="after",
+            optimiser=partial(torch.optim.Adam, betas=(0.5, 0.999)),
+        )
 
     def __call__(self, images: Images) -> Logits:
+        """Adapt to the batch and return its logits after the update."""
         for _ in range(self.steps):
             self._step(images)
         with torch.no_grad():
@@ -88,24 +109,25 @@ class Tegda(GradientAdapter):
             features = split.encode(self.network, images)
             logits = split.decode(self.network, features, images)
             with torch.no_grad():
-                quality = dropout_agreement(logits, self._dropped(features, images), self.head)
+                quality = dropout_agreement(logits, self._dropout_predictions(features, images), self.head)
             refined = split.decode(self.network, (*features[:-1], self._refined(features[-1])), images)
             loss = self.objective(logits, taught) + quality.mean() * self.objective(logits, refined)
         if torch.isfinite(loss):
             self._update(loss)
-            self._follow(quality.mean())
+            self._update_teacher(quality.mean())
             self.bank.push(features[-1].detach(), quality)
 
-    def _dropped(self, features: split.Features, images: Images) -> Float[Tensor, "n b l h w"]:
-        deepest, answers = features[-1], []
+    def _dropout_predictions(self, features: split.Features, images: Images) -> Float[Tensor, "n b l h w"]:
+        """Predictions of the decoder with dropout on the deepest feature map."""
+        deepest, predictions = features[-1], []
         for _ in range(self.samples):
-            drawn = torch.rand(deepest.shape, generator=self.generator, device=deepest.device)
-            kept = deepest * (drawn >= self.dropout) / (1 - self.dropout)
-            answers.append(split.decode(self.network, (*features[:-1], kept), images))
-        return torch.stack(answers)
+            uniform = torch.rand(deepest.shape, generator=self.generator, device=deepest.device)
+            kept = deepest * (uniform >= self.dropout) / (1 - self.dropout)
+            predictions.append(split.decode(self.network, (*features[:-1], kept), images))
+        return torch.stack(predictions)
 
     def _refined(self, deepest: Float[Tensor, "b c y x"]) -> Float[Tensor, "b c y x"]:
-        """Drawn towards the most similar maps in the bank, the more the more similar they are."""
+        """(1−r)·f + r·Σ softmax(cos) f_k over the nearest maps in the bank, with r the mean of their cosines."""
         if not self.bank.fits(deepest):
             return deepest
         cosines, maps = self.bank.nearest(deepest, NEIGHBOURS)
@@ -113,11 +135,12 @@ class Tegda(GradientAdapter):
         return torch.lerp(deepest, target, cosines.mean(1)[:, None, None, None])
 
     @torch.no_grad()
-    def _follow(self, quality: Float[Tensor, ""]) -> None:
-        approach(list(self.teacher.parameters()), self.parameters, 1 - quality)
+    def _update_teacher(self, quality: Float[Tensor, ""]) -> None:
+        ema_update(list(self.teacher.parameters()), self.parameters, 1 - quality)
 
     @torch.no_grad()
     def reset(self) -> None:
+        """Return student, teacher and random generator to their start, with an empty bank."""
         super().reset()
         torch._foreach_copy_(list(self.teacher.parameters()), self.parameters)
         self.bank.clear()
@@ -134,6 +157,7 @@ def tegda(
     head: losses.Head = "softmax",
     seed: int = 0,
 ) -> Adapter:
+    """Build the adapter of method `tegda`."""
     return Tegda(network, lr=lr, steps=steps, samples=samples, dropout=dropout, head=head, seed=seed)
 
 
@@ -149,5 +173,17 @@ METHOD = Method(
     paper="Zhou et al., MICCAI 2025",
     origin="Adam 1e-5 (0.5, 0.999), 10 samples, bank of 40, 5 neighbours as released; "
     "dropout 0.5 on the deepest map is ours",
+    options={
+        "lr": LR.with_origin("the authors' code (Adam, betas 0.5 and 0.999)"),
+        "steps": STEPS.with_origin("the authors' code"),
+        "samples": Option("number of predictions under dropout", "the authors' code", COUNT),
+        "dropout": Option(
+            "probability with which a value of the deepest feature map is dropped",
+            "this project: the authors' networks contain dropout layers, ours do not",
+            Range(0.0, 0.99),
+        ),
+        "head": HEAD,
+        "seed": SEED,
+    },
     needs=("encode/decode",),
 )

@@ -1,11 +1,11 @@
-"""TENT: entropy minimisation on BatchNorm's γ and β.
+"""TENT: minimise the entropy of the predictions by training γ and β of BatchNorm, with batch statistics.
 
 Wang et al., Tent: Fully Test-Time Adaptation by Entropy Minimization, ICLR 2021.
 
-Decisions: the mean runs over all pixels (the official mean over the batch alone leaves an image); binary entropy
-for sigmoid heads (`entropy_form="half"` imitates ports that minimise −p log p only, `"hard"` is self-training on
-hard pseudo-labels, a control); the answer is that of the forward before the update, as published (`predict="after"`
-pays another forward).
+Decisions: The entropy is averaged over all pixels; the official code averages over the batch only, which would leave an
+image. Sigmoid heads use the binary entropy. `entropy_form="half"` reproduces ports that minimise −p log p only, and
+`entropy_form="hard"` is self-training on hard pseudo-labels, as a control. The prediction is the one before the update,
+as published; `predict="after"` costs one more forward pass.
 """
 
 from typing import Literal
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ttdg.adaptation import losses
 from ttdg.adaptation.adapter import Adapter, GradientAdapter, Method
-from ttdg.errors import UserError
+from ttdg.adaptation.options import HEAD, LR, STEPS, Option
 from ttdg.networks import batchnorm
 
 
@@ -28,21 +28,19 @@ def tent(
     entropy_form: Literal["full", "half", "hard"] = "full",
     predict: Literal["before", "after"] = "before",
 ) -> Adapter:
-    if entropy_form == "half" and head != "sigmoid":
-        raise UserError(
-            'entropy_form="half" is of sigmoid channels; say head="sigmoid", or entropy_form="full"'
-        )
+    """Build the adapter of method `tent`."""
+    losses.check_entropy_form(entropy_form, head)
     batchnorm.use(network, batchnorm.BATCH)
 
     def objective(logits: Tensor) -> Tensor:
         if entropy_form == "half":
             return losses.half_entropy(logits).mean()
-        form = losses.entropy if entropy_form == "full" else losses.surprise_of_likeliest
+        form = losses.entropy if entropy_form == "full" else losses.hard_label_cross_entropy
         return form(logits, head).mean()
 
-    adam = torch.optim.Adam
+    adam, parameters = torch.optim.Adam, batchnorm.affine_parameters(network)
     return GradientAdapter(
-        network, objective, batchnorm.affine(network), lr=lr, steps=steps, predict=predict, optimiser=adam
+        network, objective, parameters, lr=lr, steps=steps, predict=predict, optimiser=adam
     )
 
 
@@ -57,5 +55,18 @@ METHOD = Method(
     predict="before",
     paper="Wang et al., ICLR 2021",
     origin="Adam, 1 step as published; lr 1e-4 (published 1e-3 for CIFAR-C) is our choice for segmentation",
+    options={
+        "lr": LR.with_origin("this project, for segmentation; the paper has 1e-3 for CIFAR-C"),
+        "steps": STEPS.with_origin("the paper"),
+        "head": HEAD,
+        "entropy_form": Option(
+            "loss: full entropy, half of it (−p log p, sigmoid heads only), or cross-entropy to hard pseudo-labels",
+            "the paper: full",
+        ),
+        "predict": Option(
+            "prediction from the forward pass before the update, or from one more pass after it",
+            "the paper: before",
+        ),
+    },
     needs=("BatchNorm",),
 )

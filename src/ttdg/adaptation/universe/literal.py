@@ -1,17 +1,23 @@
-"""The paper as printed, kept as a documented comparison: Algorithm 3 with Eq. 11 and the clamped Eq. 12.
+"""The method "universe-literal": Algorithm 3 of the paper as printed, kept as a comparison.
 
-Lv et al., Test-Time Domain Generalization via Universe Learning, CVPR 2025. The universe only starts the matching;
-the loss compares M̂ with X = U Uᵀ by the printed formula, its log X clamped to be finite (for a hard X it is −∞);
-SGD with 1e-3 on all parameters, as stated. Two things had to be chosen for it to run at all: D is a cosine distance
-(the printed one is a similarity) and Sinkhorn has a slack row (n ≠ d has no doubly stochastic matrix). Its gradient
-vanishes where the prediction is confidently wrong, but not elsewhere, and following it with all parameters destroys
-the network: −22 and −15 Dice on the two benchmarks, 7 leave-one-out targets × 3 seeds (docs/results.md). It takes
-longer than its passes explain: up to 50 iterations, one after another, of five calls each.
+Lv et al., Test-Time Domain Generalization via Universe Learning, CVPR 2025. The matching starts from the universe and
+is iterated by Eq. 11. The loss compares M̂ with X = U Uᵀ by the printed Eq. 12, whose log X is clamped to be finite
+(it is −∞ for a hard X). SGD with learning rate 1e-3 updates all parameters, as stated. Two choices were needed to run
+the algorithm at all: D is a cosine distance (the printed D is a similarity), and Sinkhorn has a slack row (for n ≠ d
+there is no doubly stochastic matrix).
 
-Ablations, by `variant`: "no-universe" starts at U = 1/d + 10⁻³z (the paper's "w/o 𝒰"); "random-universe" at a 𝒰 that
-knows nothing (as we read its "w/o priors"); "no-consensus" stays at the start, where no graph's U depends on another's;
-"pairwise" matches two graphs at a time by Eq. 4, with no universe, and its cycles need not close. "no-class-mask" is
-"full" to the last bit: W occurs in Eq. 7, at the source, and Algorithm 3 has no class mask that could be left out.
+The gradient of the loss vanishes where the prediction is confidently wrong, but not elsewhere. Following it with all
+parameters destroys the network: −22 and −15 Dice on the two benchmarks, 7 leave-one-out targets × 3 seeds
+(docs/results.md). It takes longer than its number of passes suggests, because it runs up to 50 sequential iterations
+of five calls each.
+
+Ablations, by `variant`:
+
+* "no-universe" starts at U = 1/d + 10⁻³z with normal noise z (the paper's "w/o 𝒰").
+* "random-universe" starts from a random 𝒰 (our reading of the paper's "w/o priors").
+* "no-consensus" keeps the starting point, in which no graph's U depends on another graph.
+* "pairwise" matches two graphs at a time by Eq. 4, without a universe; its matchings need not be cycle-consistent.
+* "no-class-mask" is identical to "full": the class mask W occurs in Eq. 7, at the source, but not in Algorithm 3.
 """
 
 import math
@@ -21,7 +27,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ttdg.adaptation.adapter import Adapter, GradientAdapter, Images, Logits, Method
+from ttdg.adaptation.adapter import GradientAdapter, Images, Logits, Method
+from ttdg.adaptation.options import WEIGHT, Option, Range
 from ttdg.adaptation.universe.gradient import Variant
 from ttdg.graphs import Nodes
 from ttdg.matching import assign, matching_loss, qap_direction, soft_affinity, solve
@@ -34,8 +41,8 @@ from ttdg.prior import MorphologyPrior, feature_maps
 from ttdg.types import Part
 
 
-class LiteralAdapter(GradientAdapter):
-    """Adapt on the batch with L_mat, then answer it with the adapted network."""
+class UniverseLiteralAdapter(GradientAdapter):
+    """Updates all parameters on the loss L_mat of a batch, then predicts the batch."""
 
     def __init__(
         self, network: nn.Module, prior: MorphologyPrior, *, lr: float, edge_weight: float, tau: float,
@@ -48,33 +55,34 @@ class LiteralAdapter(GradientAdapter):
         super().__init__(network, self.matching_loss, network.parameters(), lr=lr, optimiser=sgd)
 
     def __call__(self, images: Images) -> Logits:
-        if len(images) > 1:  # one graph has no pair
+        """Update on batches of at least two images, and return the logits after the update."""
+        if len(images) > 1:  # the loss is defined on pairs of graphs
             with torch.enable_grad():
                 logits, maps = feature_maps(self.network, images)
                 projected = self.prior.project(maps, logits.shape[2:])
                 loss = self.objective(self.prior.nodes(projected, logits.argmax(1)))
-                loss = loss + 0 * logits.detach().sum()  # masks hide a NaN from the loss alone
+                loss = loss + 0 * logits.detach().sum()  # passes on a NaN that the masks would hide
             self._update(loss)
         with torch.no_grad():
-            answer = self.network(images)
-            if not _finite(answer) and _finite(images):  # SGD on all weights has diverged
+            logits = self.network(images)
+            if not _is_finite(logits) and _is_finite(images):  # SGD on all weights has diverged
                 self.reset()
-                answer = self.network(images)
-        return answer
+                logits = self.network(images)
+        return logits
 
     def matching_loss(self, nodes: Nodes) -> Tensor:
-        """Eq. 12 over M_ij and X_ij, which is U_i U_jᵀ unless pairs are matched on their own."""
+        """Eq. 12 over all pairs of graphs; X_ij is U_i U_jᵀ, or the matching of the pair for "pairwise"."""
         M = self.prior.affinity(nodes.features, nodes.mask)
         if self.variant == "pairwise":
             i, j = pair_indices(len(M), M.device)
-            X = self._paired(nodes, M)
+            X = self._match_pairs(nodes, M)
             return MATCHING_LOSSES["paper"](of_pairs(M), X, nodes.mask[i], nodes.mask[j], self.tau)
-        return matching_loss(M, self._matched(nodes, M), nodes.mask, form="paper", tau=self.tau)
+        return matching_loss(M, self._match(nodes, M), nodes.mask, form="paper", tau=self.tau)
 
     @torch.no_grad()
-    def _matched(self, nodes: Nodes, M: Float[Tensor, "m m n n"]) -> Float[Tensor, "m n d"]:
-        """Lines 3–12: U from 𝒱𝒰ᵀ, then iterated along Eq. 11, in which the universe no longer occurs."""
-        U = self._first(nodes)
+    def _match(self, nodes: Nodes, M: Float[Tensor, "m m n n"]) -> Float[Tensor, "m n d"]:
+        """Lines 3–12 of Algorithm 3: U starts from 𝒱𝒰ᵀ and is iterated by Eq. 11, which does not contain 𝒰."""
+        U = self._initial_matching(nodes)
         if self.variant == "no-consensus":
             return U
         graphs, M_hat = self.prior.graphs(nodes), soft_affinity(M, nodes.mask, tau=self.tau)
@@ -82,18 +90,20 @@ class LiteralAdapter(GradientAdapter):
         def direction(U: Tensor) -> Tensor:
             return qap_direction(graphs.edges, M_hat, U, edge_weight=self.edge_weight)
 
-        return self._solved(direction, U, nodes.mask, torch.ones_like(U[:, 0]))
+        return self._iterate(direction, U, nodes.mask, torch.ones_like(U[:, 0]))
 
-    def _first(self, nodes: Nodes) -> Float[Tensor, "m n d"]:
+    def _initial_matching(self, nodes: Nodes) -> Float[Tensor, "m n d"]:
         S = self.prior.scores(nodes, typed=False)
         if self.variant != "no-universe":
             return assign(S, nodes.mask, tau=self.tau)
-        z = torch.randn(S.shape, generator=torch.Generator().manual_seed(0)).to(S)  # the same in every batch
+        z = torch.randn(S.shape, generator=torch.Generator().manual_seed(0)).to(
+            S
+        )  # the same noise for every batch
         return (1 / S.shape[2] + 1e-3 * z) * nodes.mask[:, :, None]
 
     @torch.no_grad()
-    def _paired(self, nodes: Nodes, M: Float[Tensor, "m m n n"]) -> Float[Tensor, "p n n"]:
-        """X_ij ← Sinkhorn(2λ 𝒜_i X_ij 𝒜_j + M̂_ij), the gradient of Eq. 4 for two graphs, from X_ij = M̂_ij."""
+    def _match_pairs(self, nodes: Nodes, M: Float[Tensor, "m m n n"]) -> Float[Tensor, "p n n"]:
+        """Iterate X_ij ← Sinkhorn(2λ 𝒜_i X_ij 𝒜_j + M̂_ij), the gradient of Eq. 4 for two graphs, from X_ij = M̂_ij."""
         i, j = pair_indices(len(M), M.device)
         edges, mask = self.prior.graphs(nodes).edges, nodes.mask
         M_hat = assign(of_pairs(M), mask[i], mask[j], tau=self.tau)
@@ -102,10 +112,10 @@ class LiteralAdapter(GradientAdapter):
         def direction(X: Tensor) -> Tensor:
             return torch.baddbmm(M_hat, left @ X, right)
 
-        return self._solved(direction, M_hat, mask[i], mask[j].to(M_hat))
+        return self._iterate(direction, M_hat, mask[i], mask[j].to(M_hat))
 
-    def _solved(self, direction: Direction, start: Tensor, mask: Tensor, columns: Tensor) -> Tensor:
-        """Iterated to rest, at most 50 times; the masses are made once, not in each iteration."""
+    def _iterate(self, direction: Direction, start: Tensor, mask: Tensor, columns: Tensor) -> Tensor:
+        """Iterate to convergence, at most 50 times. The row and column masses are computed once."""
         rows = mask.to(start)
 
         def project(V: Tensor, mask: Tensor, /, *, tau: float) -> Tensor:
@@ -124,16 +134,17 @@ def universe_literal(
     edge_weight: float = 0.5,
     tau: float = 0.05,
     variant: Variant = "full",
-) -> Adapter:
+) -> UniverseLiteralAdapter:
+    """Build the adapter from the part "prior"."""
     prior = MorphologyPrior.from_part(part)
     split.require_split(network)
     if variant == "random-universe":
         prior = prior.with_random_universe()
-    return LiteralAdapter(network, prior, lr=lr, edge_weight=edge_weight, tau=tau, variant=variant)
+    return UniverseLiteralAdapter(network, prior, lr=lr, edge_weight=edge_weight, tau=tau, variant=variant)
 
 
-def _finite(x: Tensor) -> bool:
-    """By its largest entry, which is NaN if any is."""
+def _is_finite(x: Tensor) -> bool:
+    """True if all entries are finite. The maximum norm is NaN or infinite if any entry is."""
     return math.isfinite(torch.linalg.vector_norm(x, math.inf))
 
 
@@ -148,6 +159,17 @@ METHOD = Method(
     predict="after",
     paper="Lv et al., CVPR 2025",
     origin="lr 1e-3, τ 0.05, 50 iterations: the paper's; λ ½: its code's",
+    options={
+        "lr": Option("learning rate of SGD with momentum 0.9, for all parameters", "the paper: 1e-3", WEIGHT),
+        "edge_weight": Option(
+            "λ, weight of the edge term in the matching's update", "the authors' code: 1/2", WEIGHT
+        ),
+        "tau": Option("temperature of Sinkhorn and of the loss", "the paper: 0.05", Range(0.0, above=True)),
+        "variant": Option(
+            "full, or an ablation: which of universe, class mask or matching between images is left out or replaced",
+            "this project; names after the ablations of the paper",
+        ),
+    },
     needs=("BatchNorm", "encode/decode", "batch ≥ 2"),
     parts=("prior",),
 )

@@ -1,18 +1,18 @@
-"""Adaptation guided by the universe: how far each image follows its batch is decided by how it then fits the universe.
+"""The method "universe": chooses for each image the prediction that fits the universe best.
 
 After Lv et al., Test-Time Domain Generalization via Universe Learning, CVPR 2025. The paper descends on the
-disagreement of the matching; measured on real sites, that descent does no better with the learned universe than with
-a random one (`universe-gradient`, docs/decisions.md). What the universe does know is whether a segmentation looks
-like the anatomy: so the adaptation is a set of readings of the batch, with BatchNorm's statistics mixed in layer by
-layer as far as it helped at simulated hospitals, and each image takes the reading that the universe says fits. The
-judge's regressor inside sees universe signals alone: energies, margins and areas of the matching to 𝒰, and which
-reading they belong to.
+disagreement of the matching. Measured on real sites, this descent gains no more with the learned universe than with a
+random one (`universe-gradient`, docs/decisions.md). But the universe can tell whether a segmentation looks like the
+anatomy. This method therefore predicts the batch several times, with different shares of the batch statistics in
+BatchNorm, and chooses for each image by the fit to the universe. It is the judge (`ttdg.adaptation.judge`) with a
+regressor that uses universe signals only: energies, margins and areas of the matching to 𝒰, and the candidate's index.
 """
 
 from torch import nn
 
-from ttdg.adaptation.adapter import Adapter, Method
-from ttdg.adaptation.judge.method import EvidenceKind, judge
+from ttdg.adaptation.adapter import Method
+from ttdg.adaptation.judge.method import MARGIN, EvidenceKind, JudgeAdapter, judge
+from ttdg.adaptation.options import Option
 from ttdg.adaptation.universe.gradient import Variant
 from ttdg.errors import UserError
 from ttdg.types import Part
@@ -32,19 +32,23 @@ def universe(
     *,
     margin: float = 0.05,
     variant: Variant = "full",
-) -> Adapter:
-    """Every image's graph is matched to 𝒰 by itself: `no-consensus` and `pairwise` have nothing to take away here."""
+) -> JudgeAdapter:
+    """Build the judge with the evidence of the variant.
+
+    "no-consensus" and "pairwise" are refused: the graph of every image is matched to 𝒰 by itself, so that there is no
+    matching between images to leave out.
+    """
     if variant not in VARIANTS:
         raise UserError(
-            f"universe has no variant {variant!r}: it matches each image to the universe by itself, so nothing "
-            f"lies between images to leave out; use {', '.join(VARIANTS)}, or universe-gradient"
+            f"universe has no variant {variant!r}: it matches each image to the universe by itself, so that there is "
+            f"no matching between images to leave out; use {', '.join(VARIANTS)}, or universe-gradient"
         )
     return judge(network, prior, part, margin=margin, evidence=VARIANTS[variant])
 
 
 METHOD = Method(
     build=universe,
-    summary="takes, image by image, the reading of the batch that the universe of anatomy fits best",
+    summary="chooses, for each image, the prediction that fits the universe of anatomy best",
     adapts="nothing",
     norm="EVAL",
     memory=False,
@@ -53,6 +57,13 @@ METHOD = Method(
     predict="before",
     paper="after Lv et al., CVPR 2025",
     origin="margin 0.05, the loss that counts as harm; fitted on simulated shifts of source images",
+    options={
+        "margin": MARGIN,
+        "variant": Option(
+            "full, or an ablation: no universe signals, a random universe, or points of any tissue for every node",
+            "this project; names after the ablations of the paper",
+        ),
+    },
     needs=("BatchNorm", "encode/decode"),
     parts=("prior", "judge"),
     reset="episodic",

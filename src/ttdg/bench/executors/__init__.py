@@ -1,6 +1,12 @@
-"""Where jobs run. Every executor takes jobs while it has room and tells which have ended; none knows what a job is.
+"""Executors: where jobs run. An executor accepts job specifications and reports their outcomes.
 
-`EXECUTORS` is the table of contents; each imports what it needs when it is built, and says what to install.
+- `Executor`: the interface of all executors.
+- `Outcome`: how a job ended.
+- `ExecutorOptions`: settings of the machines.
+- `EXECUTORS`: name → factory, for processes of this machine, SLURM and Ray.
+- `make_executor`: build an executor by name.
+
+Each factory imports its packages when it is called; importing this package loads none of them.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,67 +19,80 @@ from ttdg.errors import UserError, suggestion
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended. `lost`: its worker died, so that it may be tried again."""
+    """How a job ended.
+
+    Attributes:
+        key: Key of the job.
+        error: Reason of a failure in one line; None if the job succeeded.
+        seconds: Duration of the job.
+        lost: True if the worker died, so that the job may run again.
+        fatal: True if every further job would fail too, for example because the disk is full.
+    """
 
     key: str
     error: str | None = None
     seconds: float = 0.0
     lost: bool = False
-    fatal: bool = False  # the next job would fail alike: a full disk
+    fatal: bool = False
 
 
 @runtime_checkable
 class Executor(Protocol):
+    """Runs up to `slots` jobs at the same time."""
+
     slots: int
 
     def submit(self, key: str, spec: Mapping[str, Any]) -> None:
-        """Start a job; called only while fewer than `slots` are under way."""
+        """Start a job; called only while fewer than `slots` jobs are running."""
         ...
 
     def wait(self, seconds: float) -> list[Outcome]:
-        """The jobs that have ended, after at most so long."""
+        """Wait at most this long for a job to end; return the outcomes of all jobs that have ended."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Stop all workers; running jobs are terminated."""
+        ...
 
 
 @dataclass(frozen=True)
-class Options:
-    """What a user may say of the machines."""
+class ExecutorOptions:
+    """Settings of the machines that run the jobs."""
 
     workers: int | None = None
-    address: str | None = None  # of a Ray cluster
-    partition: str | None = None  # of SLURM
-    minutes: int = 240  # a SLURM job may take
-    gpus: int = 0  # that this machine has, or that a cluster's job needs
+    address: str | None = None  # address of a Ray cluster
+    partition: str | None = None  # SLURM partition
+    minutes: int = 240  # time limit of a SLURM job
+    gpus: int = 0  # GPUs of this machine; on a cluster, a positive number requests one GPU per job
 
 
-def _local(place: RunFolder, options: Options) -> Executor:
-    from ttdg.bench.executors.local import Local
+def _local(folder: RunFolder, options: ExecutorOptions) -> Executor:
+    from ttdg.bench.executors.local import LocalExecutor
 
-    return Local(place, options.workers or 1, options.gpus)
-
-
-def _slurm(place: RunFolder, options: Options) -> Executor:
-    from ttdg.bench.executors.slurm import Slurm
-
-    return Slurm(place, options)
+    return LocalExecutor(folder, options.workers or 1, options.gpus)
 
 
-def _ray(place: RunFolder, options: Options) -> Executor:
-    from ttdg.bench.executors.ray import Ray
+def _slurm(folder: RunFolder, options: ExecutorOptions) -> Executor:
+    from ttdg.bench.executors.slurm import SlurmExecutor
 
-    return Ray(place, options)
+    return SlurmExecutor(folder, options)
 
 
-EXECUTORS: Mapping[str, Callable[[RunFolder, Options], Executor]] = {
+def _ray(folder: RunFolder, options: ExecutorOptions) -> Executor:
+    from ttdg.bench.executors.ray import RayExecutor
+
+    return RayExecutor(folder, options)
+
+
+EXECUTORS: Mapping[str, Callable[[RunFolder, ExecutorOptions], Executor]] = {
     "local": _local,
     "slurm": _slurm,
     "ray": _ray,
 }
 
 
-def make_executor(name: str, place: RunFolder, options: Options) -> Executor:
+def make_executor(name: str, folder: RunFolder, options: ExecutorOptions) -> Executor:
+    """Build the executor of this name: local, slurm or ray."""
     if name not in EXECUTORS:
         raise UserError(f"unknown executor {name!r}{suggestion(name, EXECUTORS)}")
-    return EXECUTORS[name](place, options)
+    return EXECUTORS[name](folder, options)

@@ -1,56 +1,63 @@
-"""A Ray cluster: this machine's own, or the one at `--address`. Nodes share the run's folder and the data."""
+"""Jobs as Ray tasks, on a new local cluster or a running one. Nodes must share the run's folder and the data."""
 
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from ttdg.bench.executors import Options, Outcome
+from ttdg.bench.executors import ExecutorOptions, Outcome
 from ttdg.bench.folder import RunFolder
 from ttdg.bench.worker import run_job
 from ttdg.errors import UserError
 
 
-class Ray:
-    """Jobs are Ray tasks. A killed worker's task is reported as lost, and the run tries it again."""
+class RayExecutor:
+    """Runs each job as a Ray task. The task of a killed worker is reported as lost, so the run submits it again."""
 
-    def __init__(self, place: RunFolder, options: Options) -> None:
+    def __init__(self, folder: RunFolder, options: ExecutorOptions) -> None:
         try:
             import ray
         except ImportError:
-            raise UserError("--executor ray needs the package ray: pip install 'ttdg[cluster]'") from None
-        self.ray, self.place = ray, place
+            raise UserError(
+                "the executor ray needs the package ray; install it with `pip install 'ttdg[cluster]'`"
+            ) from None
+        self.ray, self.folder = ray, folder
         if not ray.is_initialized():
             self._connect(options)
-        self.slots = options.workers or max(1, int(ray.cluster_resources().get("CPU", 1)) // place.threads)
-        needs = {"num_cpus": place.threads, "num_gpus": 1 if options.gpus else 0}
+        self.slots = options.workers or max(1, int(ray.cluster_resources().get("CPU", 1)) // folder.threads)
+        needs = {"num_cpus": folder.threads, "num_gpus": 1 if options.gpus else 0}
         self.task = ray.remote(max_retries=0, **needs)(run_job)
         self.running: dict[Any, tuple[str, float]] = {}
 
     def submit(self, key: str, spec: Mapping[str, Any]) -> None:
-        self.running[self.task.remote(key, dict(spec), self.place)] = (key, time.perf_counter())
+        """Start a Ray task for the job."""
+        self.running[self.task.remote(key, dict(spec), self.folder)] = (key, time.perf_counter())
 
     def wait(self, seconds: float) -> list[Outcome]:
+        """Return the outcome of a job that ends within `seconds`, if there is one."""
         if not self.running:
             return []
         ended, _ = self.ray.wait(list(self.running), num_returns=1, timeout=seconds)
         return [self._outcome(reference) for reference in ended]
 
     def close(self) -> None:
+        """Cancel the running tasks and disconnect from Ray."""
         for reference in self.running:
             self.ray.cancel(reference, force=True)
         self.ray.shutdown()
 
-    def _connect(self, options: Options) -> None:
+    def _connect(self, options: ExecutorOptions) -> None:
         settings: dict[str, Any] = {"log_to_driver": False, "include_dashboard": False}
         if options.address:
             settings = {"address": options.address, "log_to_driver": False}
         elif options.workers:
-            settings["num_cpus"] = options.workers * self.place.threads
+            settings["num_cpus"] = options.workers * self.folder.threads
         try:
             self.ray.init(**settings)
         except (ConnectionError, ValueError, RuntimeError) as error:
             why = " ".join(str(error).split())[:200]
-            raise UserError(f"no Ray cluster answers ({why}); start one with `ray start --head`") from None
+            raise UserError(
+                f"cannot connect to a Ray cluster ({why}); start one with `ray start --head`"
+            ) from None
 
     def _outcome(self, reference: Any) -> Outcome:
         key, since = self.running.pop(reference)

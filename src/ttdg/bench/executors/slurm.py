@@ -1,35 +1,36 @@
-"""SLURM, through submitit: one SLURM job a job. Nodes must see the run's folder and the data under the same paths."""
+"""SLURM through submitit, one SLURM job per job. Nodes must see the run's folder and the data at the same paths."""
 
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from ttdg.bench.executors import Options, Outcome
+from ttdg.bench.executors import ExecutorOptions, Outcome
 from ttdg.bench.folder import RunFolder
 from ttdg.bench.worker import run_job
 from ttdg.errors import UserError
 
-FAILED = ("FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "BOOT_FAIL")
 
+class SlurmExecutor:
+    """Runs up to `slots` SLURM jobs at a time.
 
-class Slurm:
-    """Up to `slots` SLURM jobs at a time. `cluster` is submitit's: `local` runs the same path without SLURM."""
+    `cluster` is passed to submitit; `local` runs the same code without SLURM, for tests.
+    """
 
-    def __init__(self, place: RunFolder, options: Options, cluster: str = "slurm") -> None:
+    def __init__(self, folder: RunFolder, options: ExecutorOptions, cluster: str = "slurm") -> None:
         try:
             import submitit
         except ImportError:
             raise UserError(
-                "--executor slurm needs the package submitit: pip install 'ttdg[cluster]'"
+                "the executor slurm needs the package submitit; install it with `pip install 'ttdg[cluster]'`"
             ) from None
-        self.place, self.slots = place, options.workers or 100
+        self.folder, self.slots = folder, options.workers or 100
         try:
-            self.executor = submitit.AutoExecutor(folder=place.run / "slurm", cluster=cluster)
+            self.executor = submitit.AutoExecutor(folder=folder.run / "slurm", cluster=cluster)
         except RuntimeError as error:
-            raise UserError(f"no SLURM here ({error}); use --executor local") from None
+            raise UserError(f"SLURM is not available ({error}); use the executor local") from None
         settings: dict[str, Any] = {"timeout_min": options.minutes, "name": "ttdg"}
         if cluster == "slurm":
-            settings["cpus_per_task"] = place.threads
+            settings["cpus_per_task"] = folder.threads
             if options.partition:
                 settings["slurm_partition"] = options.partition
         if options.gpus:
@@ -38,9 +39,11 @@ class Slurm:
         self.running: dict[str, tuple[Any, float]] = {}
 
     def submit(self, key: str, spec: Mapping[str, Any]) -> None:
-        self.running[key] = (self.executor.submit(run_job, key, dict(spec), self.place), time.perf_counter())
+        """Submit the job to SLURM."""
+        self.running[key] = (self.executor.submit(run_job, key, dict(spec), self.folder), time.perf_counter())
 
     def wait(self, seconds: float) -> list[Outcome]:
+        """Return the outcomes of the jobs that end within `seconds`."""
         until = time.perf_counter() + seconds
         while not (ended := [key for key, (job, _) in self.running.items() if job.done()]):
             if time.perf_counter() > until:
@@ -49,6 +52,7 @@ class Slurm:
         return [self._outcome(key) for key in ended]
 
     def close(self) -> None:
+        """Cancel the running SLURM jobs."""
         for job, _ in self.running.values():
             job.cancel(check=False)
 

@@ -1,6 +1,9 @@
-"""Five synthetic hospitals, drawn from a seed: an eye clinic each (`fundus`) and an endoscopy (`polyp`)."""
+"""Synthetic images of five hospitals, drawn from a seed, in the variants `fundus` and `polyp`."""
 
+# The names of the hospitals, and the images of one as arrays.
 from ttdg.data.synthetic.cases import SITES, draw_site
+
+# All hospitals as a benchmark folder.
 from ttdg.data.synthetic.write import write_benchmark
 
 __all__ = ["SITES", "draw_site", "write_benchmark"]

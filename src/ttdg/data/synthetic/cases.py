@@ -1,4 +1,4 @@
-"""Cases drawn one by one: each depends on its seed, variant, site and number alone, so sites can grow."""
+"""Drawing single cases. A case depends only on seed, variant, site and number, so sites can be enlarged."""
 
 import numpy as np
 from jaxtyping import UInt8
@@ -9,13 +9,13 @@ from ttdg.data.synthetic.style import develop
 from ttdg.errors import UserError, suggestion
 
 SITES = tuple(FUNDUS)
-SMALLEST = 32  # pixels; below it a thin rim can vanish between pixel centres
+SMALLEST = 32  # pixels; in smaller images a thin rim can disappear between pixel centres
 
 
 def draw_site(
     variant: str, site: str, count: int, size: int = 128, seed: int = 0
 ) -> tuple[UInt8[np.ndarray, "n size size 3"], UInt8[np.ndarray, "n size size"]]:
-    """The first `count` pictures of a site, and their labels."""
+    """Return the first `count` images of a site and their label indices."""
     check_drawable(variant, site, count, size)
     images, masks = zip(*(draw_case(variant, site, case, size, seed) for case in range(count)), strict=True)
     return np.stack(images), np.stack(masks)
@@ -24,28 +24,30 @@ def draw_site(
 def draw_case(
     variant: str, site: str, case: int, size: int, seed: int
 ) -> tuple[UInt8[np.ndarray, "size size 3"], UInt8[np.ndarray, "size size"]]:
+    """Return the image and the label indices of case number `case`."""
     hospital = HOSPITALS[variant][site]
     patient = random_for(seed, variant, site, "patient", patient_of(case))
     rng = random_for(seed, variant, site, "case", case)
     scene, labels = hospital.scene(patient, rng, size)
-    if case % 2:  # a left eye
+    if case % 2:  # a left eye, mirrored
         scene, labels = scene[:, ::-1], labels[:, ::-1]
     return develop(scene, hospital.style, rng), labels
 
 
 def patient_of(case: int) -> int:
-    """Of every five pictures the first two are of one patient: both eyes, or two views."""
+    """Return the patient number of a case. Of every five cases the first two show one patient."""
     return case - (case + 4) // 5
 
 
 def check_drawable(variant: str, site: str, count: int, size: int) -> None:
+    """Raise `UserError` if these arguments cannot be drawn."""
     if variant not in HOSPITALS:
         raise UserError(f"there is no synthetic variant {variant!r}{suggestion(variant, HOSPITALS)}")
     if site not in HOSPITALS[variant]:
         raise UserError(f"there is no synthetic site {site!r}{suggestion(site, HOSPITALS[variant])}")
     if count < 1:
-        raise UserError(f"a site of {count} images cannot be drawn; ask for at least 1")
+        raise UserError(f"a site of {count} images cannot be drawn; choose at least 1")
     if size < SMALLEST:
         raise UserError(
-            f"images of {size} pixels are too small to show the anatomy; ask for at least {SMALLEST}"
+            f"images of {size} pixels are too small to show the anatomy; choose at least {SMALLEST}"
         )

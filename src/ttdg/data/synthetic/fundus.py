@@ -1,4 +1,4 @@
-"""A drawn optic nerve head: retina, nested disc and cup, vessels across them."""
+"""Drawing the optic nerve head: retina, disc, cup inside the disc, and vessels across them."""
 
 import math
 from dataclasses import dataclass
@@ -26,15 +26,15 @@ MeanSpread = tuple[float, float]
 
 @dataclass(frozen=True)
 class Eyes:
-    """Whom a hospital sees: radii of the disc (the picture is 2 wide) and ratios of cup to disc."""
+    """The population of a hospital: mean and spread of the anatomy."""
 
-    disc: MeanSpread = (0.36, 0.03)
-    cup: MeanSpread = (0.52, 0.07)
+    disc: MeanSpread = (0.36, 0.03)  # radius; the image is 2 wide
+    cup: MeanSpread = (0.52, 0.07)  # ratio of the cup's radius to the disc's
 
 
 @dataclass(frozen=True)
 class _Patient:
-    """What both eyes share."""
+    """The properties that both eyes of a patient share."""
 
     disc: float
     cup: float
@@ -52,24 +52,26 @@ def _patient(rng: Random, eyes: Eyes) -> _Patient:
 
 
 def draw_fundus(eyes: Eyes, patient: Random, rng: Random, size: int) -> tuple[Picture, Labels]:
-    """What a right eye reflects, the macula to the right, and its labels: 0 background, 1 rim, 2 cup."""
+    """Return the light from a right eye, with the macula on the right, and labels: 0 background, 1 rim, 2 cup."""
     person = _patient(patient, eyes)
     centre = rng.normal(0, 0.07, 2)
     disc = _depth(rng, size, centre, person.disc, tall=1.08)
     nudge = np.array([0.1, 0]) + rng.normal(0, 0.05, 2)
     cup = _depth(rng, size, centre + nudge * person.disc, person.disc * person.cup, tall=1.04)
-    cup = np.minimum(cup, disc - 0.1 * person.disc)  # a rim all the way round
+    cup = np.minimum(cup, disc - 0.1 * person.disc)  # leaves a rim all around the cup
 
     picture = _nerve_head(rng, _retina(rng, size, person.pigment, disc), disc, cup)
     vessels = draw_vessels(rng, size, centre - np.array([0.1 * person.disc, 0]), person.vessel)
-    vessels = vessels * (1 - 0.3 * soft_step(cup, 0.1))  # they dive into the cup
+    vessels = vessels * (1 - 0.3 * soft_step(cup, 0.1))  # vessels fade where they enter the cup
     picture = picture * (1 - vessels[..., None] * rgb(0.27, 0.55, 0.50))
-    inside = ndimage.binary_erosion(disc > 0)  # in a small picture the rim may be thinner than a pixel
+    inside = ndimage.binary_erosion(
+        disc > 0
+    )  # keeps a rim in small images, where it may be thinner than a pixel
     return picture, (disc > 0).astype(np.uint8) + ((cup > 0) & inside)
 
 
 def _depth(rng: Random, size: int, centre: Float[np.ndarray, "2"], radius: float, tall: float) -> Field:
-    """How far inside a wobbly ellipse each pixel lies; negative outside."""
+    """Return the signed distance of each pixel to an irregular ellipse; positive inside."""
     x, y = pixel_grid(size)
     u, v = x - float(centre[0]), y - float(centre[1])
     tilt, stretch = rng.normal(0, 0.25), math.sqrt(tall * rng.normal(1, 0.04))
@@ -79,7 +81,7 @@ def _depth(rng: Random, size: int, centre: Float[np.ndarray, "2"], radius: float
 
 
 def _retina(rng: Random, size: int, pigment: float, disc: Field) -> Picture:
-    """Orange, mottled, streaked by the choroid, darker towards the macula, glowing around the disc."""
+    """Draw an orange, mottled retina with streaks, darker near the macula and brighter around the disc."""
     x, y = pixel_grid(size)
     coarse, middle, fine = (smooth_noise(rng, size, knots) for knots in (4, 14, 48))
     streaks = np.abs(smooth_noise(rng, size, 7, across=12))
@@ -92,7 +94,7 @@ def _retina(rng: Random, size: int, pigment: float, disc: Field) -> Picture:
 
 
 def _nerve_head(rng: Random, picture: Picture, disc: Field, cup: Field) -> Picture:
-    """A pink-yellow disc, some with a pale crescent beside them, and a cup that brightens inwards."""
+    """Draw a pink-yellow disc, sometimes with a pale crescent, and a cup that is brighter inside."""
     size = len(disc)
     x, _ = pixel_grid(size)
     side = np.clip(2 * x, 0, 1) * float(rng.uniform(0, 0.35))

@@ -1,8 +1,8 @@
-"""Five hospitals that do not exist, each with a camera and a population of its own.
+"""The five synthetic hospitals, each with its own camera and population.
 
-The cameras differ chiefly in what moves the statistics of a network's channels (colour response, exposure,
-haze), less in sharpness and noise, and the populations a little. So a network trained at four loses much
-at the fifth, and normalising by the fifth's own statistics mends a good part of it.
+The cameras differ mainly in what changes the channel statistics of a network (colour response, exposure, haze),
+less in sharpness and noise; the populations differ a little. A network trained at four hospitals therefore
+loses much accuracy at the fifth, and normalising with the fifth's statistics recovers a large part of it.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,8 +17,11 @@ from ttdg.data.synthetic.style import Style
 
 @dataclass(frozen=True)
 class Hospital:
+    """A camera, and a function that draws a scene for it."""
+
     style: Style
-    scene: Callable[[Random, Random, int], tuple[Picture, Labels]]  # of a patient, a picture, and its size
+    scene: Callable[[Random, Random, int], tuple[Picture, Labels]]
+    """Takes the generators of the patient and of the image, and the image size."""
 
 
 def _eyes(style: Style, eyes: Eyes) -> Hospital:
@@ -35,7 +38,7 @@ FUNDUS: Mapping[str, Hospital] = {
         Style(colour=((1.1, 0.1, 0), (0.1, 1.25, 0), (0, 0.1, 0.7)), gamma=0.75, noise=0.01, quality=92),
         Eyes(),
     ),
-    # an old one: dark, red, round field
+    # an old camera: dark, red, round field of view
     "harbour": _eyes(
         Style(
             colour=((0.95, 0, 0), (0, 0.75, 0), (0, 0, 0.6)),
@@ -82,12 +85,12 @@ FUNDUS: Mapping[str, Hospital] = {
 }
 
 POLYP: Mapping[str, Hospital] = {
-    # a new scope turned up too bright
+    # a new endoscope, overexposed
     "north": _bowels(
         Style(gamma=0.75, contrast=0.85, haze=(0.08, 0.06, 0.06), aperture=1.12, noise=0.01),
         Polyps(),
     ),
-    # an old one: dark, amber, square field
+    # an old endoscope: dark, amber, square field of view
     "harbour": _bowels(
         Style(
             colour=((1.05, 0.1, 0), (0.12, 0.76, 0), (0.1, 0.28, 0.36)),

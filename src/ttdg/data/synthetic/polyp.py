@@ -1,4 +1,4 @@
-"""A drawn colonoscopy: the folded wall of the bowel, lit, with one to three polyps bulging from it."""
+"""Drawing a colonoscopy frame: the folded and lit wall of the bowel with one to three polyps."""
 
 import math
 from dataclasses import dataclass
@@ -19,23 +19,23 @@ from ttdg.data.synthetic.fields import (
     soft_step,
 )
 
-REACH = 0.85  # polyps stay this near the centre, inside every hospital's field of view
+REACH = 0.85  # largest distance of a polyp from the centre; inside the field of view of every hospital
 
 
 @dataclass(frozen=True)
 class Polyps:
-    """What a hospital finds: how often one, two or three polyps, and their radii (the picture is 2 wide)."""
+    """The population of a hospital."""
 
-    often: tuple[float, float, float] = (0.6, 0.28, 0.12)
-    radius: tuple[float, float] = (0.19, 0.36)
+    often: tuple[float, float, float] = (0.6, 0.28, 0.12)  # probabilities of one, two and three polyps
+    radius: tuple[float, float] = (0.19, 0.36)  # smallest and largest; the image is 2 wide
 
 
 @dataclass(frozen=True)
 class _Patient:
-    """What all views into a patient share."""
+    """The properties that all frames of a patient share."""
 
     pallor: float
-    redness: float  # of the polyps, against the wall
+    redness: float  # of the polyps, relative to the wall
     folds: float
 
 
@@ -44,7 +44,7 @@ def _patient(rng: Random) -> _Patient:
 
 
 def draw_polyps(polyps: Polyps, patient: Random, rng: Random, size: int) -> tuple[Picture, Labels]:
-    """What one view into the bowel reflects, and its labels: 0 background, 1 polyp."""
+    """Return the light from one view into the bowel, and labels: 0 background, 1 polyp."""
     person = _patient(patient)
     depth, height = _blobs(rng, polyps, size)
     wall, shade = _wall(rng, person.folds, size)
@@ -58,7 +58,7 @@ def draw_polyps(polyps: Polyps, patient: Random, rng: Random, size: int) -> tupl
 
 
 def _blobs(rng: Random, polyps: Polyps, size: int) -> tuple[Field, Field]:
-    """How far inside its nearest polyp each pixel lies (negative outside), and how high the polyps rise."""
+    """Return the signed distance to the nearest polyp's outline (positive inside) and the polyps' height."""
     x, y = pixel_grid(size)
     count = 1 + int(rng.choice(3, p=polyps.often))
     radii = rng.uniform(*polyps.radius, count) * (1, 0.8, 0.65)[count - 1]
@@ -72,21 +72,22 @@ def _blobs(rng: Random, polyps: Polyps, size: int) -> tuple[Field, Field]:
 
 
 def _centres(rng: Random, radii: Float[np.ndarray, "n"]) -> list[Float[np.ndarray, "2"]]:
-    """Each polyp where, of two dozen random places, it is farthest from those before it."""
+    """Place each polyp at the one of 24 random positions that is farthest from the earlier polyps."""
     centres: list[Float[np.ndarray, "2"]] = []
     for radius in radii:
-        far, angle = (REACH - 1.2 * radius) * np.sqrt(rng.uniform(0, 1, 24)), rng.uniform(0, 2 * np.pi, 24)
-        places = np.stack([far * np.cos(angle), far * np.sin(angle)], -1)
-        gaps = [np.hypot(*(places - centre).T) - other for centre, other in zip(centres, radii, strict=False)]
-        centres.append(places[np.argmax(np.min(gaps, axis=0)) if gaps else 0])
+        distance = (REACH - 1.2 * radius) * np.sqrt(rng.uniform(0, 1, 24))
+        angle = rng.uniform(0, 2 * np.pi, 24)
+        positions = np.stack([distance * np.cos(angle), distance * np.sin(angle)], -1)
+        gaps = [np.hypot(*(positions - centre).T) - r for centre, r in zip(centres, radii, strict=False)]
+        centres.append(positions[np.argmax(np.min(gaps, axis=0)) if gaps else 0])
     return centres
 
 
 def _wall(rng: Random, depth: float, size: int) -> tuple[Field, Field]:
-    """The bowel seen along its length, ring folds around a dark lumen: relief and brightness."""
+    """Return the relief and the brightness of the wall: ring folds around a dark lumen."""
     x, y = pixel_grid(size)
-    angle, far = rng.uniform(0, 2 * math.pi), rng.uniform(0.3, 1.2)
-    lumen = np.hypot(x - far * math.cos(angle), y - far * math.sin(angle))
+    angle, distance = rng.uniform(0, 2 * math.pi), rng.uniform(0.3, 1.2)
+    lumen = np.hypot(x - distance * math.cos(angle), y - distance * math.sin(angle))
     lumen = np.abs(lumen * (1 + 0.12 * smooth_noise(rng, size, 3)))
     rings = 1.6 * np.log(lumen + 0.12) + 0.22 * smooth_noise(rng, size, 4)
     phase = 2 * math.pi * (rings + float(rng.uniform()))
@@ -96,7 +97,7 @@ def _wall(rng: Random, depth: float, size: int) -> tuple[Field, Field]:
 
 
 def _tissue(rng: Random, person: _Patient, skin: Field, pits: Field) -> Picture:
-    """Pink mucosa with faint vessels; polyps redder and finely pitted."""
+    """Draw pink mucosa with faint vessels; polyps are redder and finely pitted."""
     size = len(skin)
     pink = rgb(0.84, 0.54, 0.47) * rgb(1, 1 - 0.05 * person.pallor, 1 - 0.06 * person.pallor)
     mottle = 1 + 0.05 * smooth_noise(rng, size, 4) + 0.03 * smooth_noise(rng, size, 16)
@@ -107,7 +108,7 @@ def _tissue(rng: Random, person: _Patient, skin: Field, pits: Field) -> Picture:
 
 
 def _lit(rng: Random, picture: Picture, relief: Field, shade: Field) -> Picture:
-    """Shaded by a lamp beside the lens; wet facets that face between the two glint."""
+    """Shade the picture by a lamp beside the lens and add highlights on wet surfaces."""
     size = len(relief)
     dy, dx = np.gradient(relief, 2 / size)
     wet_y, wet_x = np.gradient(0.006 * smooth_noise(rng, size, 20), 2 / size)

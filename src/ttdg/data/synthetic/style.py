@@ -1,4 +1,4 @@
-"""A hospital's camera: how what it sees becomes the file it stores."""
+"""The camera of a hospital, which turns a scene into a stored image."""
 
 import io
 import math
@@ -18,30 +18,30 @@ RGB = tuple[Number, Number, Number]
 
 @dataclass(frozen=True)
 class Style:
-    """Lengths are in pixels of a picture of 128, levels between 0 (black) and 1 (white)."""
+    """Properties of a camera. Lengths are in pixels of a 128-pixel image; levels run from 0 (black) to 1 (white)."""
 
     colour: tuple[RGB, RGB, RGB] = (
         (1, 0, 0),
         (0, 1, 0),
         (0, 0, 1),
-    )  # what the stored R, G and B see of the scene
+    )  # rows: the weights of the scene's R, G and B in the stored R, G and B
     gamma: float = 1.0
     contrast: float = 1.0
-    haze: RGB = (0, 0, 0)  # light scattered into every pixel
-    lamp: float = 0.0  # how unevenly it lights
-    lamp_angle: float = 0.0  # where it lights best
+    haze: RGB = (0, 0, 0)  # scattered light that is added to every pixel
+    lamp: float = 0.0  # unevenness of the illumination
+    lamp_angle: float = 0.0  # direction of the brightest illumination, in radians
     vignette: float = 0.0
-    aperture: float = 2.0  # radius of the field of view; the picture's corner lies at 1.41
-    squareness: float = 2.0  # of the field: 2 is round, more a rounded square
+    aperture: float = 2.0  # radius of the field of view; the corner of the image is at 1.41
+    squareness: float = 2.0  # of the field of view: 2 is round, larger values are rounded squares
     blur: float = 0.0
     noise: float = 0.0
-    resolution: float = 1.0
-    quality: int = 95  # JPEG
-    drift: float = 0.06  # how much exposure and white balance vary between pictures
+    resolution: float = 1.0  # of the sensor, relative to the image
+    quality: int = 95  # JPEG quality
+    drift: float = 0.06  # standard deviation of exposure and white balance between images
 
 
 def develop(scene: Picture, style: Style, rng: Random) -> UInt8[np.ndarray, "h w 3"]:
-    """The picture that a camera of this style stores of `scene`."""
+    """Return the image that a camera of this style stores of `scene`."""
     size = len(scene)
     exposure = rng.normal(1, style.drift) * rng.normal(1, style.drift / 2, (3, 1))
     light = _blurred(scene * _illumination(style, rng, size)[..., None], style.blur * size / 128)
@@ -72,14 +72,14 @@ def _respond(light: Picture, style: Style) -> Picture:
 
 @lru_cache(maxsize=32)
 def _field_of_view(aperture: float, squareness: float, size: int) -> Field:
-    """1 inside the aperture, 0 outside."""
+    """Return 1 inside the aperture and 0 outside."""
     x, y = pixel_grid(size)
     radius = (np.abs(x) ** squareness + np.abs(y) ** squareness) ** (1 / squareness)
     return soft_step(aperture - radius, 2 / size)
 
 
 def _stored(level: Picture, style: Style) -> UInt8[np.ndarray, "h w 3"]:
-    """Quantised, shrunk to the sensor's own resolution, compressed, and brought back to size."""
+    """Quantise, reduce to the sensor's resolution, compress as JPEG, and resize to the original size."""
     image = Image.fromarray((np.clip(level, 0, 1) * 255 + 0.5).astype(np.uint8))
     width, height = image.size
     sensor = round(width * style.resolution), round(height * style.resolution)

@@ -1,4 +1,4 @@
-"""Branching vessels: headings are integrated to curves, curves are drawn and smoothed."""
+"""Drawing branching vessels: headings are integrated to curves, which are drawn with antialiasing."""
 
 import numpy as np
 from jaxtyping import Float
@@ -15,7 +15,7 @@ OVERSAMPLING = 3
 
 
 def draw_vessels(rng: Random, size: int, origin: Float[np.ndarray, "2"], width: float) -> Field:
-    """How much vessel lies over each pixel, 0 to 1: arcades leave `origin` up and down and branch."""
+    """Return the vessel coverage of each pixel, 0 to 1. Vessels leave `origin` up and down, and branch."""
     angles, bends = _arcades(rng)
     trunks, headings = _walk(rng, origin + rng.normal(0, 0.03, (len(angles), 2)), angles, bends, length=1.9)
     widths = width * np.linspace(1, 0.55, STEPS) * rng.uniform(0.55, 1.1, (len(trunks), 1))
@@ -24,9 +24,9 @@ def draw_vessels(rng: Random, size: int, origin: Float[np.ndarray, "2"], width: 
 
 
 def _arcades(rng: Random) -> tuple[PerCurve, PerCurve]:
-    """Headings of the trunks where they leave the disc, and how far each turns on its way."""
+    """Return the headings at which the trunks leave the disc, and the total turn of each."""
     down = np.array([-1, -1, 1, 1, -1, 1])  # y points down
-    right = np.array([1, 1, 1, 1, -1, -1])  # four towards the macula, two away from it
+    right = np.array([1, 1, 1, 1, -1, -1])  # four trunks towards the macula, two away from it
     lean = np.array([0.1, 0.6, 0.1, 0.6, 0.8, 0.8]) + rng.normal(0, 0.2, 6)
     turn = np.array([0.8, 0.4, 0.8, 0.4, 0.4, 0.4]) * rng.uniform(0.5, 1.3, 6)
     return np.arctan2(down * np.cos(lean), right * np.sin(lean)), -down * right * turn
@@ -35,7 +35,7 @@ def _arcades(rng: Random) -> tuple[PerCurve, PerCurve]:
 def _walk(
     rng: Random, starts: Float[np.ndarray, "n 2"], angles: PerCurve, bends: PerCurve, length: float
 ) -> tuple[Curves, Course]:
-    """Curves of `length` whose headings turn by `bends` in all, swaying at random; and those headings."""
+    """Return curves of `length` whose headings turn by `bends` in total plus random sway, and the headings."""
     t = np.linspace(0, 1, STEPS)
     sway = rng.normal(0, 0.22, (len(angles), 3)) @ np.sin(np.outer((2, 4, 7), np.pi * t))
     headings = angles[:, None] + bends[:, None] * t + sway * np.sqrt(t)
@@ -46,7 +46,7 @@ def _walk(
 def _branches(
     rng: Random, trunks: Curves, headings: Course, widths: Course, each: int = 3
 ) -> tuple[Float[np.ndarray, "twigs steps 2"], Float[np.ndarray, "twigs steps"]]:
-    """`each` thinner side branches a trunk, leaving it to either hand."""
+    """Return `each` thinner branches per trunk, on random sides, and their widths."""
     trunk = np.repeat(np.arange(len(trunks)), each)
     at = rng.integers(4, STEPS - 6, len(trunk))
     hand = rng.choice([-1.0, 1.0], len(trunk))

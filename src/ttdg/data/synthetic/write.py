@@ -1,4 +1,4 @@
-"""A benchmark folder of drawn hospitals, read like any other."""
+"""Writing the synthetic hospitals as a benchmark folder."""
 
 import csv
 import re
@@ -28,13 +28,21 @@ def write_benchmark(
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> Path:
-    """`count` images a site under `out`, all five written or none; `progress` hears how many are done.
+    """Write all five hospitals to the folder `out`, atomically, and return it.
 
-    An older folder of drawn hospitals is replaced; any other is left alone.
+    An existing folder is replaced only if it is empty or was written by this function.
+
+    Args:
+        out: Folder to write.
+        variant: `fundus` or `polyp`.
+        count: Number of images of each site.
+        size: Side of the images in pixels, and of the network's input.
+        seed: Seed of all random numbers.
+        progress: Called after each image with the number of written images.
     """
     check_drawable(variant, SITES[0], count, size)
     if not _replaceable(out):
-        raise UserError(f"{out} holds other files; name a new folder for the synthetic hospitals")
+        raise UserError(f"{out} holds other files; choose a new folder for the synthetic hospitals")
     benchmark = load_benchmark(f"synthetic-{variant}")
     with atomic_folder(out) as folder:
         (folder / "benchmark.yaml").write_text(_description(variant, size), encoding="utf-8")
@@ -63,7 +71,7 @@ def _replaceable(out: Path) -> bool:
 
 
 def _description(variant: str, size: int) -> str:
-    """The text of the package's own benchmark, with the size that was drawn: networks then see every pixel once."""
+    """Return the text of the built-in benchmark file with the size of the drawn images as network input."""
     file = resources.files("ttdg.data") / "benchmarks" / f"synthetic-{variant}.yaml"
     return SIZE.sub(f"size: {size}", file.read_text(encoding="utf-8"))
 

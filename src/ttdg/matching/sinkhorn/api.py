@@ -1,17 +1,17 @@
-"""Entropic assignment between masses: what the paper calls Sinkhorn(X, τ), for n_i ≠ d as well.
+"""Entropic assignment with masses: what the paper calls Sinkhorn(X, τ), also for n_i ≠ d.
 
-    P* = argmax_P ⟨P, S⟩ + τ H(P),   the lighter side carried whole, the heavier side filled at most
+    P* = argmax_P ⟨P, S⟩ + τ H(P)
 
-No doubly stochastic matrix exists for n ≠ d, so one slack row (or column) carries the difference in mass; it
-equals d − n dummy rows of constant score. A row or column of mass 0 is absent: zero in P, zero in the
-gradient.
+The side with less total mass is matched completely; the other side receives at most its mass. No doubly stochastic
+matrix exists for n ≠ d, so one slack row (or column) takes the difference in mass. It is equivalent to d − n dummy rows
+of constant score. A row or column of mass 0 is absent: it is zero in P and in the gradient.
 """
 
 import math
 import warnings
+from collections.abc import Callable
 from functools import cache
-from types import ModuleType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -32,14 +32,21 @@ def sinkhorn(
     max_sweeps: int = 200,
     backward: Literal["unrolled", "implicit"] = "implicit",
 ) -> Float[Tensor, "*batch n d"]:
-    """The plan P of the problem above, by fitting columns and rows in turn, rows first and last.
+    """The plan P* of the module's docstring, by fitting columns and rows alternately, rows first and last.
 
-    Rows are exact after every sweep; sweeps end when no column is off by more than `tolerance` in mass, or at
-    `max_sweeps`. `tolerance=0` runs `max_sweeps` without looking. Computed in float32 (float64 if so given),
-    also under autocast. The masses receive no gradient.
+    Row sums are exact after every sweep. The plan is computed in float32 (in float64 for float64 scores), also under
+    autocast. The masses receive no gradient.
 
-    "implicit" differentiates the fixed point: memory and time independent of the sweeps, right only there. If
-    the tolerance was not met, the gradient is that of the sweeps themselves, as with "unrolled".
+    Args:
+        scores: S; FORBIDDEN marks pairs that must not be matched.
+        row_mass: 1 for a real row, 0 for an absent one; other values are allowed.
+        col_mass: the same for columns.
+        tau: temperature τ > 0.
+        tolerance: sweeps end when no column sum is off by more than this; 0 runs `max_sweeps` without a test.
+        max_sweeps: number of sweeps (one column and one row step each), at most.
+        backward: "unrolled" differentiates the sweeps. "implicit" differentiates the fixed point: time and memory do
+            not depend on the number of sweeps, but the gradient is correct only at convergence. If the tolerance was
+            not met, "implicit" falls back to "unrolled".
     """
     if scores.numel() == 0:
         return scores.to(torch.promote_types(scores.dtype, torch.float32))
@@ -62,8 +69,10 @@ def sinkhorn_log(
     *,
     sweeps: int = 10,
 ) -> Float[Tensor, "*batch n d"]:
-    """The iterates of `sinkhorn(tolerance=0, max_sweeps=sweeps)` on potentials f, g: the plain statement of
-    the algorithm, kept as the reference. Several times slower, most of all at small τ."""
+    """Log-domain reference with the same iterates as `sinkhorn(tolerance=0, max_sweeps=sweeps)`.
+
+    The plainest form of the algorithm, on the potentials f and g. Several times slower, above all at small τ.
+    """
     *batch, n, d = scores.shape
     flat = math.prod(batch)
     S, a, b = balance(scores.reshape(flat, n, d), row_mass.reshape(flat, n), col_mass.reshape(flat, d))
@@ -79,6 +88,7 @@ def sinkhorn_log(
 def _differentiable(
     scores: Tensor, a: Tensor, b: Tensor, tau: float, tolerance: float, max_sweeps: int, backward: str
 ) -> Tensor:
+    """The plan with a gradient to `scores`: implicit if asked for and converged, else unrolled."""
     if backward == "implicit" and tolerance > 0:
         with torch.no_grad():
             P, errors = _plan(scores, a, b, tau, tolerance, max_sweeps)
@@ -90,32 +100,39 @@ def _differentiable(
 def _plan(
     scores: Tensor, a: Tensor, b: Tensor, tau: float, tolerance: float, max_sweeps: int
 ) -> tuple[Tensor, Tensor | None]:
-    """The plan and its largest column errors, by whichever way is fastest here. Without gradients."""
-    fused = _fused_kernel() if scores.is_cuda else None
-    if fused is not None and fused.fits(scores):
-        P, errors = fused.plan(scores, a, b, tau, tolerance, max_sweeps)
-        return P, errors
+    """The plan and its largest column errors, without gradients: fused on CUDA, else the scaling form."""
+    kernel = _fused_kernel() if scores.is_cuda else None
+    if kernel is not None and kernel.fits(scores):
+        return kernel.run(scores, a, b, tau, tolerance, max_sweeps)
     scaling = scale(*balance(scores, a, b), tau, tolerance, max_sweeps)
     return scaling.plan(*scores.shape[1:]), scaling.error
 
 
+class _Kernel(NamedTuple):
+    fits: Callable[[Tensor], bool]
+    run: Callable[..., tuple[Tensor, Tensor]]
+
+
 @cache
-def _fused_kernel() -> ModuleType | None:
-    """The GPU program, if it can be built here: Triton may be missing, or the compiler it calls."""
+def _fused_kernel() -> _Kernel | None:
+    """The Triton kernel; None if Triton is missing or the kernel cannot be compiled."""
     try:
-        from ttdg.matching.sinkhorn import triton
+        from ttdg.matching.sinkhorn.triton import fits_on_chip, fused_sinkhorn
 
         one = torch.ones(1, 1, 1, device="cuda")
-        triton.fused_sinkhorn(one, one[0], one[0], 1.0, 0.0, 1)
+        fused_sinkhorn(one, one[0], one[0], 1.0, 0.0, 1)
     except ImportError:
         return None
-    except Exception as error:  # noqa: BLE001 whatever it is, there is another way
+    except Exception as error:  # noqa: BLE001 any failure leaves the unfused implementation
         warnings.warn(
-            f"Sinkhorn runs unfused, at a tenth of the speed: {error}", RuntimeWarning, stacklevel=2
+            f"the fused Sinkhorn kernel could not be built; Sinkhorn runs about ten times slower: {error}",
+            RuntimeWarning,
+            stacklevel=2,
         )
         return None
-    return triton
+    return _Kernel(fits_on_chip, fused_sinkhorn)
 
 
 def _log(mass: Tensor) -> Tensor:
+    """log(mass), with FORBIDDEN instead of −∞."""
     return torch.where(mass > 0, mass.clamp(min=torch.finfo(mass.dtype).tiny).log(), FORBIDDEN)

@@ -1,4 +1,4 @@
-"""A transport problem made balanced: slack carries the difference in mass, what is absent is impossible."""
+"""Balanced form of an assignment problem: slack takes the difference in mass, absent pairs are forbidden."""
 
 import math
 from typing import Any
@@ -13,20 +13,19 @@ from ttdg.matching.sinkhorn.scaling import FORBIDDEN
 def balance(
     scores: Float[Tensor, "b n d"], row_mass: Float[Tensor, "b n"], col_mass: Float[Tensor, "b d"]
 ) -> tuple[Float[Tensor, "b n1 d1"], Float[Tensor, "b n1"], Float[Tensor, "b d1"]]:
-    """The problem with slack in row n and column d, so that both masses have one total.
+    """Scores and masses with slack in row n and column d, so that both sides have the same total mass.
 
-    A constant added to a row or a column changes no optimum, so the slack's scores are free: 0 for the row,
-    and for the column a value no row's maximum falls below. Rows and columns that can be matched to nothing
-    lose their mass. Absent ones fill up to a multiple of 16, where vectorised maxima are four times faster.
-    Where nothing has mass, one unit goes from slack to slack: then no sum ever vanishes.
+    A constant added to a row or a column does not change the optimum, so the scores of slack are arbitrary: 0 in the
+    row; in the column the smallest of the row maxima. Rows and columns without any allowed partner lose their mass.
+    Absent rows and columns pad both sizes to a multiple of 16, where vectorised maxima are four times faster. If
+    nothing has mass, one unit is assigned from slack to slack, so that no sum is ever zero.
     """
     _, n, d = scores.shape
     with torch.no_grad():
         S = _pad(scores, FORBIDDEN, dims=2)
         a, b = _pad(row_mass, 0.0, dims=1).to(S.dtype), _pad(col_mass, 0.0, dims=1).to(S.dtype)
-        if not scores.is_cpu or not _complete(
-            scores, row_mass, col_mass
-        ):  # a GPU is not asked: that means to wait
+        # On a GPU `_complete` is not called: reading its result would block.
+        if not scores.is_cpu or not _complete(scores, row_mass, col_mass):
             a, b = _clear_absent(S, a, b)
         _add_slack(S, a, b, n, d)
     if scores.requires_grad:
@@ -35,12 +34,12 @@ def balance(
 
 
 def _complete(scores: Tensor, row_mass: Tensor, col_mass: Tensor) -> bool:
-    """Whether nothing is absent or forbidden, as is common and quickly seen."""
+    """True if no row or column is absent and no pair is forbidden: the common case, cheap to test."""
     return bool((scores.amin() > FORBIDDEN / 2) & (row_mass.amin() > 0) & (col_mass.amin() > 0))
 
 
 def _clear_absent(S: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Forbid, in S itself, what has no mass; take the mass of what may be matched to nothing."""
+    """Forbids absent rows and columns, in place in S; returns masses with 0 where no pair is allowed."""
     S.nan_to_num_(nan=FORBIDDEN)
     S.clamp_(max=torch.where(a > 0, math.inf, FORBIDDEN)[:, :, None])
     S.clamp_(max=torch.where(b > 0, math.inf, FORBIDDEN)[:, None, :])
@@ -48,20 +47,22 @@ def _clear_absent(S: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _add_slack(S: Tensor, a: Tensor, b: Tensor, n: int, d: int) -> None:
-    """Fill row n or column d, in place, with the difference in mass."""
+    """Gives row n or column d the difference in mass, in place."""
     total = b.sum(1, keepdim=True)
-    spare, idle = total - a.sum(1, keepdim=True), total == 0
-    a[:, n : n + 1], b[:, d : d + 1] = spare.clamp(min=0) + idle, (-spare).clamp(min=0) + idle
+    spare, empty = total - a.sum(1, keepdim=True), total == 0
+    a[:, n : n + 1], b[:, d : d + 1] = spare.clamp(min=0) + empty, (-spare).clamp(min=0) + empty
     S[:, n, :d] = torch.where(spare > 0, 0.0, FORBIDDEN)
-    S[:, n, d:] = torch.where(idle, 0.0, FORBIDDEN)
+    S[:, n, d:] = torch.where(empty, 0.0, FORBIDDEN)
     if not S.is_cpu or bool((spare < 0).any()):
         lowest = S.amax(2).where(a > 0, 0.0).amin(1, keepdim=True)
         S[:, :, d] = torch.where((a > 0) & (spare < 0), lowest, S[:, :, d])
 
 
 class _Padded(torch.autograd.Function):
-    """`S` is `scores` with constants around it and in place of what is absent, where P has no gradient
-    anyhow."""
+    """Passes the gradient of the padded S on to `scores`.
+
+    S differs from `scores` only by constants: in the padding, and at absent pairs, where P has no gradient.
+    """
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, S: Tensor) -> Tensor:
@@ -75,7 +76,6 @@ class _Padded(torch.autograd.Function):
 
 
 def _pad(x: Tensor, value: float, dims: int) -> Tensor:
-    """A copy with room for one more along the last `dims` dimensions, up to a multiple of 16; at least
-    float32."""
+    """A copy in at least float32, its last `dims` sizes enlarged by 1 or more to a multiple of 16."""
     widths = [width for size in reversed(x.shape[-dims:]) for width in (0, 16 - size % 16)]
     return torch.nn.functional.pad(x.to(torch.promote_types(x.dtype, torch.float32)), widths, value=value)

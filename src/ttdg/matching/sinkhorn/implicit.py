@@ -2,9 +2,10 @@
 
 At the optimum P = exp((S + f 1ᵀ + 1 gᵀ)/τ) with fixed marginals. For an incoming gradient G,
 
-    ∂ℓ/∂S = P ∘ (G − α 1ᵀ − 1 βᵀ) / τ,   where α, β make its row and column sums vanish.
+    ∂ℓ/∂S = P ∘ (G − α 1ᵀ − 1 βᵀ) / τ,
 
-Eliminating α leaves one symmetric d×d system for β; memory does not depend on the number of sweeps.
+where α and β make all row and column sums zero. Eliminating α leaves one symmetric d×d system for β. Memory does not
+depend on the number of sweeps.
 """
 
 from typing import Any
@@ -15,12 +16,13 @@ from torch.autograd.function import once_differentiable
 
 
 class FixedPoint(torch.autograd.Function):
-    """Returns `P` unchanged, and gives `scores` the gradient P has as their optimal plan at temperature τ."""
+    """Identity on `P` whose backward treats P as the optimal plan of `scores` at temperature τ."""
 
     @staticmethod
     def forward(
         ctx: Any, scores: Tensor, P: Tensor, row_mass: Tensor, col_mass: Tensor, tau: float
     ) -> Tensor:
+        """A copy of `P`."""
         ctx.save_for_backward(P, row_mass, col_mass)
         ctx.tau, ctx.dtype = tau, scores.dtype
         return P.clone()
@@ -28,6 +30,7 @@ class FixedPoint(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None, None, None, None]:
+        """The gradient of `scores`; the other arguments have none."""
         P, a, b = ctx.saved_tensors
         P = P.double()
         _, n, d = P.shape
@@ -36,7 +39,7 @@ class FixedPoint(torch.autograd.Function):
 
 
 def _with_slack(P: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """P with one more row and column, of what the heavier side lacks to its mass."""
+    """P with one more row and column that hold the unmatched mass of the heavier side."""
     spare = (b.sum(1, dtype=P.dtype) - a.sum(1, dtype=P.dtype))[:, None]
     row = (b - P.sum(1)).clamp(min=0) * (spare > 0)
     col = (a - P.sum(2)).clamp(min=0) * (spare < 0)
@@ -45,22 +48,22 @@ def _with_slack(P: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _tangent(P: Tensor, G: Tensor) -> Tensor:
-    """G − α 1ᵀ − 1 βᵀ. In float64 whatever P is: near a permutation the system is close to singular.
+    """G − α 1ᵀ − 1 βᵀ, in float64, because the system is close to singular near a permutation.
 
-    The masses are P's own sums, so an unconverged P is differentiated as the optimum for those masses. The
-    ridge picks one of the solutions that differ by a constant (in α against β), which cancels.
+    The masses are the sums of P, so an unconverged P is differentiated as the optimum for those masses. Solutions
+    differ by a constant added to α and subtracted from β, which cancels; the small ridge selects one of them.
     """
     PG = P * G
     rows, cols = _positive(P.sum(2, keepdim=True)), _positive(P.sum(1))
     Q, by_row, by_col = P / rows, PG.sum(2, keepdim=True), PG.sum(1)[:, :, None]
     H = torch.baddbmm(torch.diag_embed(cols * (1 + 1e-12)), Q.mT, P, alpha=-1)
     rhs = torch.baddbmm(by_col, Q.mT, by_row, alpha=-1)
-    L, _ = torch.linalg.cholesky_ex(H, check_errors=H.is_cpu)  # to check is to wait for the GPU
+    L, _ = torch.linalg.cholesky_ex(H, check_errors=H.is_cpu)  # checking would block on a GPU
     beta = torch.cholesky_solve(rhs, L)
     alpha = torch.baddbmm(by_row, P, beta, alpha=-1) / rows
     return G - alpha - beta.mT
 
 
 def _positive(mass: Tensor) -> Tensor:
-    """Absent rows and columns get mass 1: their equations are then trivially solved by 0."""
+    """Mass with 1 instead of 0 for absent rows and columns, whose equations then have the solution 0."""
     return mass.masked_fill(mass <= 0, 1.0)

@@ -1,9 +1,9 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""Sinkhorn as one GPU program a matrix, which stays on the chip from the first sweep to the last.
+"""Fused Sinkhorn for CUDA: one Triton program per matrix, which stays in registers for all sweeps.
 
-On a GPU the scaling form is nothing but launch latency: forty launches of microseconds each. Here the whole
-problem — masks, slack, sweeps to a tolerance — is a single launch. On potentials, since exponentials are free
-there. Imported by `sinkhorn` on CUDA tensors only; needs triton, which comes with torch's CUDA builds.
+On a GPU the time of the scaling form is launch latency alone: forty launches of microseconds each. Here masks, slack
+and all sweeps are a single launch. The kernel iterates on potentials (log domain), because exponentials cost little
+on a GPU. `sinkhorn` imports this module for CUDA tensors only. It needs Triton, which comes with torch's CUDA builds.
 """
 
 import math
@@ -15,15 +15,16 @@ import triton.language as tl
 from torch import Tensor
 
 LARGEST = 2**15
-"""Entries, counted in powers of two, beyond which one multiprocessor's registers are too few."""
+"""Largest number of entries of a block that fits into the registers of one multiprocessor."""
 
 
 def fits_on_chip(scores: Tensor) -> bool:
+    """True if one matrix of the batch fits into the registers of one multiprocessor and is not float64."""
     return math.prod(_block(scores)) <= LARGEST and scores.dtype != torch.float64
 
 
 def _block(scores: Tensor) -> tuple[int, int]:
-    """Powers of two; what lies outside n × d is masked. Slack is kept beside the block, not in it."""
+    """(n, d) rounded up to powers of two; the kernel masks the rest. Slack is stored outside the block."""
     n, d = scores.shape[1:]
     return max(16, triton.next_power_of_2(n)), max(16, triton.next_power_of_2(d))
 
@@ -38,15 +39,24 @@ def fused_sinkhorn(
     *,
     warps: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """P (b n d) for scores (b n d) and masses (b n), (b d), in float32, and each problem's column error.
+    """The plans P (b n d) in float32 and the largest column error of each problem (b).
 
-    The error is that of the sweep before the last, which comes with the sweep for nothing.
+    The error is that of the sweep before the last, which is available at no extra cost.
+
+    Args:
+        scores: S, (b n d).
+        row_mass: (b n).
+        col_mass: (b d).
+        tau: temperature.
+        tolerance: sweeps end when the column error is not above it; 0 runs `max_sweeps`.
+        max_sweeps: number of sweeps, at most.
+        warps: warps per program; chosen by size if not given.
     """
     batch, n, d = scores.shape
     (rows, cols), unit = _block(scores), 1 if d % 4 else 4
     P = torch.empty(batch, n, d, device=scores.device, dtype=torch.float32)
     error = torch.empty(batch, device=scores.device, dtype=torch.float32)
-    with torch.cuda.device_of(scores):  # triton starts programs on the current device
+    with torch.cuda.device_of(scores):  # Triton launches on the current device
         _plan[(batch,)](
             scores.float().contiguous(),
             row_mass.float().contiguous(),
@@ -62,16 +72,18 @@ def fused_sinkhorn(
             ROWS=rows,
             COLS=cols,
             num_warps=warps
-            or min(32, max(4, rows * cols // 1024)),  # 32 entries a thread: fastest on an H200
+            or min(32, max(4, rows * cols // 1024)),  # 32 entries per thread: fastest on an H200
         )
     return P, error
 
 
 @triton.jit
-@no_type_check  # triton reads the source: nothing may wrap it
+@no_type_check  # Triton reads the source, so a type checker must not wrap the function
 def _fit(z, slack, mass, axis: tl.constexpr):
-    """The potential that gives the exponentials of z + potential, and of slack + potential, these sums together; −10³⁰
-    where all of them are impossible."""
+    """Potential p such that Σ exp(z + p) along `axis` plus exp(slack + p) equals `mass`.
+
+    −10³⁰ where every entry is forbidden.
+    """
     top = tl.maximum(tl.max(z, axis), slack)
     total = tl.sum(tl.exp(z - tl.expand_dims(top, axis)), axis) + tl.exp(slack - top)
     return tl.where(top > -1e29, tl.log(mass) - top - tl.log(total), -1e30)
@@ -80,7 +92,7 @@ def _fit(z, slack, mass, axis: tl.constexpr):
 @triton.jit
 @no_type_check
 def _fit_slack(z, mass):
-    """The same for the one row or column of slack; −10³⁰ where there is none."""
+    """Potential of the slack row or column, such that Σ exp(z + p) equals `mass`; −10³⁰ if there is no slack."""
     top = tl.max(z, 0)
     return tl.where(mass > 0, tl.log(mass) - top - tl.log(tl.sum(tl.exp(z - top), 0)), -1e30)
 
@@ -91,10 +103,11 @@ def _plan(
     scores, row_mass, col_mass, P, error, n, quarter, per_tau, tolerance, max_sweeps,
     UNIT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
+    """Computes the plan of one problem of the batch; `quarter` is d / UNIT."""
     NONE: tl.constexpr = -1e30
-    d = (
-        quarter * UNIT
-    )  # said so, four columns go to a thread: a quarter of the rows, and of the registers for them
+    # Written as a product, d is known to be a multiple of UNIT. The compiler then gives each thread four columns,
+    # which needs a quarter of the rows, and of the registers for them.
+    d = quarter * UNIT
     problem = tl.program_id(0).to(tl.int64)
     i, j = tl.arange(0, ROWS), tl.arange(0, COLS)
     inside = (i < n)[:, None] & (j < d)[None, :]
@@ -103,14 +116,14 @@ def _plan(
     b = tl.load(col_mass + problem * d + j, mask=j < d, other=0.0)
     S = tl.load(scores + cells, mask=inside, other=NONE)
 
-    # What is absent, forbidden or not a number is impossible; what can be matched to nothing loses its mass.
+    # Forbid absent, forbidden and NaN entries. Rows and columns without any allowed entry lose their mass.
     S = tl.where((a > 0)[:, None] & (b > 0)[None, :] & (S > NONE / 2), S, NONE)
     best = tl.max(S, 1)
     a = tl.where(best > NONE / 2, a, 0.0)
     b = tl.where(tl.max(S, 0) > NONE / 2, b, 0.0)
     L = tl.where(S > NONE / 2, (S - best[:, None]) * per_tau, NONE)
 
-    # The difference in mass is a row of score 0, or a column of one score that no row's best falls below.
+    # Slack takes the difference in mass: a row of score 0, or a column whose score is the smallest row maximum.
     spare = tl.sum(b, 0) - tl.sum(a, 0)
     lowest = tl.min(tl.where(a > 0, best, 0.0), 0)
     L_slack = tl.where(a > 0, (lowest - best) * per_tau, NONE)
@@ -122,7 +135,7 @@ def _plan(
     while (sweep < max_sweeps) & (worst > tolerance):
         old = g
         g = _fit(L + f[:, None], f_slack, b, 0)
-        if spare < 0:  # seldom: and a sum over rows is one over warps
+        if spare < 0:  # rare, and costly: a sum over rows crosses warps
             g_slack = _fit_slack(L_slack + f, -spare)
         f, f_slack = _fit(L + g[None, :], L_slack + g_slack, a, 1), _fit_slack(g, spare)
         worst = tl.max(tl.where(b > 0, tl.abs(b * (tl.exp(old - g) - 1.0)), 0.0), 0)

@@ -1,25 +1,49 @@
-"""BatchNorm with a chosen source of statistics: the source's, the batch's, or a mixture."""
+"""BatchNorm with explicit statistics: source, batch, or a mixture of both.
+
+A mode is a callable `(layer, x) -> y` that replaces the forward pass of a BatchNorm layer. `use(network, mode)` sets
+the mode of every BatchNorm layer.
+
+Modes:
+
+* `EvalMode`, `EVAL`: normalise with the running (source) statistics.
+* `BatchMode`, `BATCH`: normalise with the batch statistics.
+* `TrainMode`, `TRAIN`: normalise with the batch statistics and update the running statistics.
+* `MixMode`: normalise with (1−ρ)·source + ρ·batch statistics.
+* `Mode`: the type of a mode.
+
+Functions:
+
+* `use`: sets the mode of every BatchNorm layer of a network.
+* `layers`, `has_layers`: the BatchNorm layers of a network; whether there are any.
+* `affine_parameters`: γ and β of all layers.
+* `running_statistics`: running mean and variance of a layer.
+* `batch_norm`: normalises with given statistics.
+* `has_too_few_values`, `MIN_VALUES`: whether an input has too few values to estimate batch statistics.
+
+Submodules: `batched` (statistics of all layers in few calls), `custom_grad` (fused gradients), `grouped` and
+`grouped_triton` (several groups in one batch), `adamix` (AdaMixBN), `alignment` (the loss of PASS).
+"""
 
 from ttdg.networks.batchnorm.modes import (
     BATCH,
     EVAL,
-    FEWEST,
+    MIN_VALUES,
     TRAIN,
     BatchMode,
     EvalMode,
     MixMode,
     Mode,
     TrainMode,
-    affine,
+    affine_parameters,
     batch_norm,
+    has_layers,
     has_too_few_values,
     layers,
-    present,
-    running,
+    running_statistics,
     use,
 )
 
 __all__ = [
-    "BATCH", "EVAL", "FEWEST", "TRAIN", "BatchMode", "EvalMode", "MixMode", "Mode", "TrainMode", "affine", "batch_norm",
-    "has_too_few_values", "layers", "present", "running", "use",
+    "BATCH", "EVAL", "MIN_VALUES", "TRAIN", "BatchMode", "EvalMode", "MixMode", "Mode", "TrainMode",
+    "affine_parameters", "batch_norm", "has_layers", "has_too_few_values", "layers", "running_statistics", "use",
 ]  # fmt: skip

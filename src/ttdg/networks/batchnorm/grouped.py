@@ -1,7 +1,10 @@
-"""BatchNorm over a stack of groups, each with its own share of its own statistics, and how far these lie from home."""
+"""BatchNorm over several groups in one batch, and the distance of the groups' statistics from the source.
+
+A group is a set of consecutive images. Each group has its own statistics and its own mixing weight ρ.
+"""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -13,12 +16,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ttdg.networks import batchnorm
 
 Normalise = Callable[[_BatchNorm, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor, Tensor]]
-LEARNED = -1.0  # as ρ: each layer's own weight, fitted at source time
+LEARNED = -1.0  # as ρ: each layer uses its own mixing weight, fitted at source time
+LayerWeights = Mapping[_BatchNorm, Float[Tensor, "1"]]  # a mixing weight ρ for every layer
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a layer saw: means and variances of the groups; none where they had too few values."""
+class GroupStatistics:
+    """Means and variances of the groups at one layer; None if the groups had too few values."""
 
     layer: _BatchNorm
     mean: Float[Tensor, "k c"] | None = None
@@ -27,27 +31,29 @@ class Seen:
 
 @dataclass
 class GroupedMode:
-    """(1−ρ)·source + ρ·group, for means and variances (unbiased, as the running ones are), group by group.
+    """Normalises each group with (1−ρ)·source + ρ·group means and variances (unbiased, as running variances are).
 
-    `seen` is filled during the pass, layer by layer.
+    Each layer appends the statistics of its input to `seen`.
     """
 
-    rho: Float[Tensor, " k"]
-    seen: list[Seen] = field(default_factory=list)
+    rho: Float[Tensor, " k"]  # of each group
+    learned: LayerWeights = field(default_factory=dict)  # for groups whose ρ is LEARNED
+    seen: list[GroupStatistics] = field(default_factory=list)
 
     def __call__(self, layer: _BatchNorm, x: Float[Tensor, "kb c h w"]) -> Float[Tensor, "kb c h w"]:
-        if x.numel() // (len(self.rho) * x.shape[1]) < batchnorm.FEWEST:
-            self.seen.append(Seen(layer))
+        """Normalise a batch of k groups of b images."""
+        if x.numel() // (len(self.rho) * x.shape[1]) < batchnorm.MIN_VALUES:
+            self.seen.append(GroupStatistics(layer))
             return batchnorm.EVAL(layer, x)
-        fused = gpu_program() if x.is_cuda and not torch.is_grad_enabled() else None
-        y, mean, var = (fused or _normalise)(layer, x, self.rho, getattr(layer, "own_rho", None))
-        self.seen.append(Seen(layer, mean, var))
+        fused = fused_kernel() if x.is_cuda and not torch.is_grad_enabled() else None
+        y, mean, var = (fused or _normalise)(layer, x, self.rho, self.learned.get(layer))
+        self.seen.append(GroupStatistics(layer, mean, var))
         return y
 
 
 @cache
-def gpu_program() -> Normalise | None:
-    """The GPU program, where triton is there and can compile; it comes with most of torch's CUDA builds."""
+def fused_kernel() -> Normalise | None:
+    """The Triton kernel, or None with a warning if Triton is missing or cannot compile it."""
     try:
         from ttdg.networks.batchnorm.grouped_triton import grouped_batch_norm
 
@@ -55,7 +61,7 @@ def gpu_program() -> Normalise | None:
         grouped_batch_norm(layer, torch.ones(1, 1, 4, 4, device="cuda"), torch.ones(1, device="cuda"), None)
     except (ImportError, RuntimeError, OSError) as error:
         warnings.warn(
-            f"BatchNorm of a batch's readings runs unfused, more slowly: {error}",
+            f"BatchNorm over groups runs without its fused kernel, which is slower: {error}",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -64,12 +70,12 @@ def gpu_program() -> Normalise | None:
 
 
 def _normalise(
-    layer: _BatchNorm, x: Tensor, rho: Float[Tensor, " k"], own: Tensor | None
+    layer: _BatchNorm, x: Tensor, rho: Float[Tensor, " k"], learned: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The normalised stack, and means and variances of its groups. The statistics are constants to the gradient."""
-    mean, var = batchnorm.running(layer)
+    """The normalised batch, and means and variances of its groups, which are constants for the gradient."""
+    mean, var = batchnorm.running_statistics(layer)
     m, v = moments(x.detach(), len(rho))
-    share = rho[:, None] if own is None else torch.where(rho[:, None] == LEARNED, own, rho[:, None])
+    share = rho[:, None] if learned is None else torch.where(rho[:, None] == LEARNED, learned, rho[:, None])
     scale = layer.weight / (torch.lerp(var.expand_as(v), v, share) + layer.eps).sqrt()
     shift = layer.bias - torch.lerp(mean.expand_as(m), m, share) * scale
     wide = (slice(None), None, slice(None), None, None)
@@ -78,9 +84,12 @@ def _normalise(
 
 
 def moments(x: Float[Tensor, "kb c h w"], groups: int) -> tuple[Float[Tensor, "k c"], Float[Tensor, "k c"]]:
-    """Means and variances (unbiased) of each group. On a GPU from those of its images, since reducing along the last
-    axes alone is several times faster; on a CPU group by group, by the program that moves running statistics, which is
-    four times as fast as `var_mean`."""
+    """Means and unbiased variances of each group.
+
+    On a GPU they are computed from the statistics of each image, because reducing only the last axes is several times
+    faster. On a CPU the kernel that updates running statistics is called for each group, which is four times as fast as
+    `torch.var_mean`.
+    """
     if x.is_cpu:
         mean, var = x.new_zeros(2, groups, x.shape[1])
         for group, m, v in zip(x.chunk(groups), mean, var, strict=True):
@@ -93,15 +102,17 @@ def moments(x: Float[Tensor, "kb c h w"], groups: int) -> tuple[Float[Tensor, "k
     return mean, spread * (total / max(total - 1, 1))
 
 
-def distance(seen: Sequence[Seen], groups: int) -> Float[Tensor, "g f"]:
-    """How far the first `groups` groups' statistics lie from the source's, in the first, the middle and the last third
-    of the layers: squared shift of the means in units of the source's variance, and the log ratio of variances. All
-    layers at once; one that saw too little says 0."""
-    told = [s for s in seen if s.mean is not None]
-    mean, var = (torch.cat([getattr(s, name)[:groups] for s in told], 1) for name in ("mean", "var"))
-    source = (batchnorm.running(s.layer) for s in told)
+def statistics_distance(seen: Sequence[GroupStatistics], groups: int) -> Float[Tensor, "g f"]:
+    """Distance of the statistics of the first `groups` groups from the source, for three thirds of the layers.
+
+    For each third of the layers there are two features: log(1 + squared shift of the means, in units of the source
+    variance), and the absolute log ratio of the variances. A layer without group statistics counts as 0.
+    """
+    valid = [s for s in seen if s.mean is not None]
+    mean, var = (torch.cat([getattr(s, name)[:groups] for s in valid], 1) for name in ("mean", "var"))
+    source = (batchnorm.running_statistics(s.layer) for s in valid)
     source_mean, source_var = (torch.cat(buffers) for buffers in zip(*source, strict=True))
-    source_var = source_var + told[0].layer.eps
+    source_var = source_var + valid[0].layer.eps
     widths = tuple(0 if s.mean is None else s.mean.shape[1] for s in seen)
     by_layer, by_third = _shares(widths, mean.device)
     shift = ((mean - source_mean).square() / source_var) @ by_layer
@@ -113,9 +124,9 @@ def distance(seen: Sequence[Seen], groups: int) -> Float[Tensor, "g f"]:
 def _shares(
     widths: tuple[int, ...], device: torch.device
 ) -> tuple[Float[Tensor, "c l"], Float[Tensor, "l 3"]]:
-    """Means over the channels of each layer, and over the layers of each third, as matrices."""
-    there = [i for i, width in enumerate(widths) if width]
-    by_layer = torch.block_diag(*(torch.full((widths[i], 1), 1 / widths[i]) for i in there))
+    """Matrices that average over the channels of each layer, and over the layers of each third."""
+    valid = [i for i, width in enumerate(widths) if width]
+    by_layer = torch.block_diag(*(torch.full((widths[i], 1), 1 / widths[i]) for i in valid))
     thirds = torch.tensor_split(torch.arange(len(widths)), 3)
-    by_third = torch.stack([torch.isin(torch.tensor(there), t) / max(len(t), 1) for t in thirds], 1)
+    by_third = torch.stack([torch.isin(torch.tensor(valid), t) / max(len(t), 1) for t in thirds], 1)
     return by_layer.to(device), by_third.to(device)

@@ -1,8 +1,8 @@
-"""Which statistics BatchNorm uses: a named, visible decision that holds in train and eval mode alike.
+"""Modes select the statistics of BatchNorm layers explicitly, independently of `network.training`.
 
-A mode is a function of the layer and its input. `use(network, mode)` gives every BatchNorm layer that mode;
-`network.train()` and `network.eval()` no longer change what it does. Running buffers stay where they are:
-they are the source's statistics, and the fallback where a batch has too few values to estimate its own.
+A mode is a function of a layer and its input. `use(network, mode)` sets the mode of every BatchNorm layer; afterwards
+`network.train()` and `network.eval()` do not change its behaviour. The running buffers hold the source statistics. They
+are also the fallback if a batch has too few values to estimate statistics.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,23 +16,25 @@ from ttdg.errors import UserError
 
 Mode = Callable[[_BatchNorm, Tensor], Tensor]
 
-FEWEST = 16  # values per channel below which batch statistics are noise, e.g. after global pooling
+MIN_VALUES = 16  # with fewer values per channel, e.g. after global pooling, batch statistics are too noisy
 
 
 @dataclass(frozen=True)
 class EvalMode:
-    """The source's running statistics; nothing is written."""
+    """Normalises with the running (source) statistics; writes no buffer."""
 
     def __call__(self, layer: _BatchNorm, x: Tensor) -> Tensor:
-        mean, var = running(layer)
+        """Normalise `x`."""
+        mean, var = running_statistics(layer)
         return batch_norm(layer, x, mean, var)
 
 
 @dataclass(frozen=True)
 class BatchMode:
-    """The batch's own statistics (biased variance); nothing is written."""
+    """Normalises with the batch statistics (biased variance); writes no buffer."""
 
     def __call__(self, layer: _BatchNorm, x: Tensor) -> Tensor:
+        """Normalise `x`."""
         if has_too_few_values(x):
             return EVAL(layer, x)
         return batch_norm(layer, x, None, None, training=True)
@@ -40,32 +42,34 @@ class BatchMode:
 
 @dataclass(frozen=True)
 class TrainMode:
-    """The batch's own statistics, which also move the running buffers (as in source training)."""
+    """Normalises with the batch statistics and updates the running buffers, as in source training."""
 
     momentum: float = 0.1
 
     def __call__(self, layer: _BatchNorm, x: Tensor) -> Tensor:
+        """Normalise `x`."""
         if has_too_few_values(x):
             return EVAL(layer, x)
-        mean, var = running(layer)
+        mean, var = running_statistics(layer)
         return batch_norm(layer, x, mean, var, training=True, momentum=self.momentum)
 
 
 @dataclass(frozen=True)
 class MixMode:
-    """(1−ρ)·source + ρ·batch, for means and for variances (unbiased, as the running ones are), in one forward pass.
+    """Normalises with (1−ρ)·source + ρ·batch means and variances (unbiased, as running variances are).
 
-    The statistics are constants to the gradient, as the running buffers are. Moving a copy of the buffers with
-    momentum ρ is that mixture, and one kernel: 1.25 × the time of EVAL on an H200 where reducing and mixing
-    in four kernels took 1.63 ×.
+    The statistics are constants for the gradient, as running buffers are. The mixture is computed by updating a copy
+    of the running buffers with momentum ρ, which is one kernel. On an H200 this takes 1.25 times as long as EVAL;
+    computing and mixing the statistics in four kernels took 1.63 times as long.
     """
 
     rho: float
 
     def __call__(self, layer: _BatchNorm, x: Tensor) -> Tensor:
+        """Normalise `x`."""
         if has_too_few_values(x):
             return EVAL(layer, x)
-        mean, var = (buffer.clone() for buffer in running(layer))
+        mean, var = (buffer.clone() for buffer in running_statistics(layer))
         torch.batch_norm_update_stats(x.detach(), mean, var, self.rho)
         return batch_norm(layer, x, mean, var)
 
@@ -73,14 +77,17 @@ class MixMode:
 EVAL, BATCH, TRAIN = EvalMode(), BatchMode(), TrainMode()
 
 
-def running(layer: _BatchNorm) -> tuple[Tensor, Tensor]:
-    """The source's mean and variance. Read from the dict: on a GPU a small batch waits for Python, and a module's
-    attribute look-up, 60 layers × 5 times, is a tenth of the forward pass."""
+def running_statistics(layer: _BatchNorm) -> tuple[Tensor, Tensor]:
+    """Running mean and variance of a layer, which are the source statistics.
+
+    They are read from the module's dictionary, because attribute access (5 times in each of 60 layers) takes a tenth of
+    the time of a forward pass with a small batch on a GPU.
+    """
     mean, var = layer._buffers["running_mean"], layer._buffers["running_var"]
     if mean is None or var is None:
         raise UserError(
-            "this network's BatchNorm keeps no running statistics, so it has no source statistics to use, which a "
-            f"batch's own replace only where a map has at least {FEWEST} values a channel; give it larger images"
+            "this network's BatchNorm layers keep no running statistics, and batch statistics need at least "
+            f"{MIN_VALUES} values per channel; use larger images or larger batches"
         )
     return mean, var
 
@@ -93,58 +100,56 @@ def batch_norm(
     training: bool = False,
     momentum: float = 0.0,
 ) -> Tensor:
-    """γ(x−μ)/√(v+ε)+β with the given statistics, or with the batch's own while these are moved."""
+    """γ(x−μ)/√(v+ε)+β with the given mean and variance.
+
+    With `training` the batch statistics are used instead, and the given ones are updated with `momentum`.
+    """
     affine = layer._parameters
     return torch.batch_norm(
-        x,
-        affine["weight"],
-        affine["bias"],
-        mean,
-        var,
-        training,
-        momentum,
-        layer.eps,
-        torch.backends.cudnn.enabled,
-    )
+        x, affine["weight"], affine["bias"], mean, var, training, momentum, layer.eps, torch.backends.cudnn.enabled
+    )  # fmt: skip
 
 
 def has_too_few_values(x: Tensor) -> bool:
-    return x.numel() // x.shape[1] < FEWEST
+    """True if `x` has fewer than `MIN_VALUES` values per channel."""
+    return x.numel() // x.shape[1] < MIN_VALUES
 
 
-def present(network: nn.Module) -> bool:
+def has_layers(network: nn.Module) -> bool:
+    """True if the network has a BatchNorm layer."""
     return any(isinstance(module, _BatchNorm) for module in network.modules())
 
 
 def layers(network: nn.Module) -> Iterator[_BatchNorm]:
-    """Every BatchNorm layer; a network without any is an error, said in a sentence."""
-    if not present(network):
+    """All BatchNorm layers of a network; raises `UserError` if there are none."""
+    if not has_layers(network):
         raise UserError(
-            f"{type(network).__name__} has no BatchNorm layer, so there is nothing for this method to adapt; "
-            "use method 'source' or one that adapts other parts"
+            f"{type(network).__name__} has no BatchNorm layer, which this method adapts; "
+            "use the method 'source' or a method that adapts other layers"
         )
     yield from (module for module in network.modules() if isinstance(module, _BatchNorm))
 
 
 def use(network: nn.Module, mode: Mode) -> None:
-    """Give every BatchNorm layer `mode`, in place, whatever `network.training` is now or later."""
+    """Set the mode of every BatchNorm layer in place. It applies in train and in eval mode."""
     for layer in layers(network):
         if layer.running_mean is None and mode != BATCH:
             raise UserError(
-                "this network's BatchNorm keeps no running statistics, so it has no source statistics to use"
+                "this network's BatchNorm layers keep no running statistics, which this method uses as source "
+                "statistics; use the method 'norm', or a network with track_running_stats=True"
             )
         if not isinstance(layer, _Moded):
             layer.__class__ = _moded(type(layer))
         layer.mode = mode  # type: ignore[assignment]
 
 
-def affine(network: nn.Module) -> list[nn.Parameter]:
+def affine_parameters(network: nn.Module) -> list[nn.Parameter]:
     """γ and β of every BatchNorm layer."""
     return [p for layer in layers(network) for p in (layer.weight, layer.bias) if p is not None]
 
 
 class _Moded:
-    """Mixed into a layer's class: same weights and buffers, same names, but `forward` asks `mode`."""
+    """Mixin for a BatchNorm class that delegates `forward` to `mode`; parameter and buffer names are unchanged."""
 
     mode: Mode
 
@@ -156,7 +161,7 @@ _classes: dict[type, type] = {}
 
 
 def _moded(base: type) -> type:
-    """The moded class of a BatchNorm class, made once so that copies share it."""
+    """The class of a BatchNorm class with `_Moded`, created once so that copies of layers share it."""
     if base not in _classes:
         _classes[base] = type(f"Moded{base.__name__}", (_Moded, base), {})
     return _classes[base]

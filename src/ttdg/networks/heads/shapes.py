@@ -1,8 +1,9 @@
-"""A dictionary of source shapes and a head that reads from it, as TASD-R (our reconstruction of TASD) needs them.
+"""A dictionary of source shapes, and a head that predicts its coefficients, for TASD-R.
 
-A shape is a mask on a 64 × 64 grid, moved so that its centre of mass lies in the middle. Shapes are sparse non-negative
-sums of atoms: y ≈ D a. The head predicts a and the centre from the encoder's deepest map; pasting D a there gives a
-prior map for every structure, which corrects the logits.
+TASD-R is our reconstruction of TASD. A shape is a mask on a 64 × 64 grid, translated so that its centre of mass is in
+the middle. Shapes are approximated by sparse non-negative sums of atoms, y ≈ D a. The head predicts a and the centre
+from the encoder's deepest map. Translating D a to the centre gives a prior map of each structure, which corrects the
+logits.
 """
 
 import torch
@@ -12,28 +13,32 @@ from torch import Tensor, nn
 
 from ttdg.types import Part
 
-GRID, SPARSITY = 64, 0.1  # side of a shape; λ of ‖a‖₁
-TINY = 1e-9
+GRID = 64  # side of a shape
+SPARSITY = 0.1  # λ, the weight of ‖a‖₁
+TINY = 1e-9  # avoids division by zero
 
-Shapes = Float[Tensor, "m p"]  # one a row, GRID² wide
+Shapes = Float[Tensor, "m p"]  # one shape per row, with p = GRID² values
 
 
 def centred_shapes(
     masks: Float[Tensor, "b n h w"],
 ) -> tuple[Float[Tensor, "b n g g"], Float[Tensor, "b n 2"]]:
-    """Masks as shapes, and their centres (x, y) in [−1, 1]²; an absent structure is an empty shape in the middle."""
+    """Masks as centred shapes, and their centres (x, y) in [−1, 1]².
+
+    A structure that is absent becomes an empty shape with its centre in the middle.
+    """
     coarse = F.interpolate(masks, (GRID, GRID), mode="area")
-    along = (torch.arange(GRID, device=masks.device, dtype=masks.dtype) * 2 + 1) / GRID - 1
+    positions = (torch.arange(GRID, device=masks.device, dtype=masks.dtype) * 2 + 1) / GRID - 1
     mass = coarse.sum((2, 3)).clamp(min=TINY)
-    x, y = (coarse * along).sum((2, 3)) / mass, (coarse * along[:, None]).sum((2, 3)) / mass
+    x, y = (coarse * positions).sum((2, 3)) / mass, (coarse * positions[:, None]).sum((2, 3)) / mass
     centres = torch.stack([x, y], 2)
-    return translated(coarse, -centres, (GRID, GRID)), centres
+    return translate_maps(coarse, -centres, (GRID, GRID)), centres
 
 
-def translated(
+def translate_maps(
     maps: Float[Tensor, "b n g g2"], by: Float[Tensor, "b n 2"], size: tuple[int, int]
 ) -> Float[Tensor, "b n h w"]:
-    """Each map moved by (x, y), in half sides, and sampled at a size; what comes from outside is 0."""
+    """Each map translated by (x, y), in units of half its side, and sampled at a size; 0 outside the map."""
     b, n = maps.shape[:2]
     shift = torch.cat([torch.eye(2).to(by).expand(b * n, 2, 2), -by.reshape(b * n, 2, 1)], 2)
     grid = F.affine_grid(shift, [b * n, 1, *size], align_corners=False)
@@ -42,39 +47,45 @@ def translated(
 
 
 def sparse_code(shapes: Shapes, atoms: Float[Tensor, "k p"], steps: int = 100) -> Float[Tensor, "m k"]:
-    """argmin ‖y − a D‖² + λ‖a‖₁ over a ≥ 0, by multiplicative steps, which never leave the positive."""
-    gram, meets = atoms @ atoms.T, shapes @ atoms.T
-    a = meets.clamp(min=TINY)
+    """Coefficients that minimise ‖y − a D‖² + λ‖a‖₁ over a ≥ 0, by multiplicative updates."""
+    gram, products = atoms @ atoms.T, shapes @ atoms.T
+    a = products.clamp(min=TINY)
     for _ in range(steps):
-        a = a * meets / (a @ gram + SPARSITY / 2 + TINY)
+        a = a * products / (a @ gram + SPARSITY / 2 + TINY)
     return a
 
 
 def learn_dictionary(
     shapes: Shapes, count: int, generator: torch.Generator, steps: int = 200
 ) -> Float[Tensor, "k p"]:
-    """Non-negative sparse dictionary learning: atoms of norm ≤ 1, started from shapes drawn at random."""
+    """`count` atoms of norm ≤ 1 by non-negative sparse dictionary learning, initialised with random shapes."""
     device = shapes.device
     drawn = torch.randint(len(shapes), (count,), generator=generator).to(device)
-    atoms = unit_norm(
+    atoms = clip_atom_norms(
         shapes[drawn] + 0.01 * torch.rand(count, shapes.shape[1], generator=generator).to(device)
     )
     a = sparse_code(shapes, atoms, steps=10)
     for _ in range(steps):
         a = a * (shapes @ atoms.T) / (a @ (atoms @ atoms.T) + SPARSITY / 2 + TINY)
-        atoms = unit_norm(atoms * (a.T @ shapes) / (a.T @ a @ atoms + TINY))
+        atoms = clip_atom_norms(atoms * (a.T @ shapes) / (a.T @ a @ atoms + TINY))
     return atoms
 
 
-def unit_norm(atoms: Float[Tensor, "k p"]) -> Float[Tensor, "k p"]:
-    """Scaled down to norm 1 where longer."""
+def clip_atom_norms(atoms: Float[Tensor, "k p"]) -> Float[Tensor, "k p"]:
+    """Atoms with norms above 1 scaled to norm 1."""
     return atoms / atoms.norm(dim=1, keepdim=True).clamp(min=1.0)
 
 
 class ShapeHead(nn.Module):
-    """Coefficients and centres from the deepest map, the prior maps they stand for, and the logits corrected by them.
+    """Predicts shape coefficients and centres from the deepest map, and corrects logits by the prior maps.
 
-    The map is pooled to 4 × 4, not to one value, since a mean over places cannot say where a structure lies.
+    The deepest map is pooled to 4 × 4 instead of to one value, because a global mean does not contain positions.
+
+    Args:
+        channels: channels of the deepest map.
+        labels: classes of the logits, including background.
+        structures: number of structures, each with its own dictionary.
+        count: atoms per dictionary.
     """
 
     atoms: Float[Tensor, "n k p"]
@@ -88,31 +99,36 @@ class ShapeHead(nn.Module):
             nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, structures * (count + 2)),
         )  # fmt: skip
         self.fuse = nn.Conv2d(labels + structures, labels, 3, padding=1)
-        for start in self.fuse.parameters():
-            nn.init.zeros_(start)
+        for parameter in self.fuse.parameters():
+            nn.init.zeros_(parameter)
 
     def codes(
         self, deepest: Float[Tensor, "b c h w"]
     ) -> tuple[Float[Tensor, "b n k"], Float[Tensor, "b n 2"]]:
+        """Coefficients and centres of each structure."""
         out = self.regress(deepest).view(len(deepest), self.sizes["structures"], -1)
         return F.softplus(out[..., :-2]), out[..., -2:].tanh()
 
     def prior(
         self, codes: Float[Tensor, "b n k"], centres: Float[Tensor, "b n 2"], size: tuple[int, int]
     ) -> Float[Tensor, "b n h w"]:
+        """Prior maps: the shapes D a at their centres, sampled at a size."""
         shapes = torch.einsum("bnk,nkp->bnp", codes, self.atoms).unflatten(2, (GRID, GRID))
-        return translated(shapes.clamp(0, 1), centres, size)
+        return translate_maps(shapes.clamp(0, 1), centres, size)
 
     def corrected(
         self, logits: Float[Tensor, "b l h w"], prior: Float[Tensor, "b n h w"]
     ) -> Float[Tensor, "b l h w"]:
+        """Logits plus a correction computed from logits and prior maps."""
         return logits + self.fuse(torch.cat([logits, prior], 1))
 
     def to_part(self, head: str) -> Part:
+        """The shape head as a part; `head` tells whether the logits are for a softmax or a sigmoid."""
         return Part(self.state_dict(), {**self.sizes, "head": head})
 
     @classmethod
     def from_part(cls, part: Part, device: torch.device) -> "ShapeHead":
+        """The frozen shape head that `to_part` stored."""
         sizes = {k: part.settings[k] for k in ("channels", "labels", "structures", "count")}
         made = cls(**sizes)
         made.load_state_dict(dict(part.tensors))

@@ -1,0 +1,9 @@
+"""Figures, drawn by matplotlib without a display.
+
+- `plots`, `curves`: plots of records, and curves along one setting.
+- `panels`: grids of images with predicted outlines; the page of the demo.
+- `answers`: predictions of a scoring, made again for chosen images.
+- `explanations`, `model_figures`: Grad-CAM and matched graphs.
+- `atlas`: universe points in images of several sites.
+- `write`: the figure files of a report.
+"""

@@ -1,4 +1,4 @@
-"""Answers drawn again where data and models are at hand: a stream runs as it ran, until the wanted images came."""
+"""Predictions of a scoring for chosen images, made again with the run's data and models."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -12,48 +12,50 @@ from ttdg.bench.run_file import RunPlan
 from ttdg.bench.scoring_job import open_scoring
 from ttdg.data import load_arrays
 from ttdg.report.figures.panels import Panel
-from ttdg.report.worst_cases import Worst
+from ttdg.report.worst_cases import WorstCase
 
-Image = tuple[str, str, str]  # target, site, case
-Drawn = tuple[np.ndarray, np.ndarray, np.ndarray]  # image, truth, answer
-
-
-def data_and_models(run: RunPlan, folder: Path) -> RunFolder | None:
-    """Where to draw from, if data and models are still there."""
-    place = RunFolder(folder.resolve(), Path(run.data), Path(run.models))
-    return place if run.data and place.data.is_dir() and place.models.is_dir() else None
+ImageName = tuple[str, str, str]  # target, site, case
+ImageTruthAnswer = tuple[np.ndarray, np.ndarray, np.ndarray]  # image, truth, answer
 
 
-def worst_panels(table: RunTable, cases: Sequence[Worst], place: RunFolder) -> list[Panel]:
-    """Each image with its truth, the baseline's answer and the method's."""
-    wanted: dict[str, set[Image]] = {}
+def folder_with_models(run: RunPlan, folder: Path) -> RunFolder | None:
+    """Return the run's folder if its data and models exist, else None."""
+    run_folder = RunFolder(folder.resolve(), Path(run.data), Path(run.models))
+    return run_folder if run.data and run_folder.data.is_dir() and run_folder.models.is_dir() else None
+
+
+def worst_panels(table: RunTable, cases: Sequence[WorstCase], folder: RunFolder) -> list[Panel]:
+    """Return each case with its true labels and the predictions of the baseline and of the method."""
+    by_job: dict[str, set[ImageName]] = {}
     for case in cases:
         for key in (case.job, case.baseline_job):
-            wanted.setdefault(key, set()).add((case.target, case.site, case.case))
-    drawn = {key: answers_again(table.run.jobs[key], place, names) for key, names in wanted.items()}
-    found = []
+            by_job.setdefault(key, set()).add((case.target, case.site, case.case))
+    predictions = {key: rerun_answers(table.run.jobs[key], folder, names) for key, names in by_job.items()}
+    panels = []
     for case in cases:
         name = (case.target, case.site, case.case)
-        image, truth, before = drawn[case.baseline_job][name]
-        after = drawn[case.job][name][2]
+        image, truth, before = predictions[case.baseline_job][name]
+        after = predictions[case.job][name][2]
         shown = {table.run.baseline: (before, case.baseline / 100), case.method: (after, case.dice / 100)}
-        found.append(Panel(f"{case.site}/{case.case}", image, truth, shown))
-    return found
+        panels.append(Panel(f"{case.site}/{case.case}", image, truth, shown))
+    return panels
 
 
-def answers_again(job: object, place: RunFolder, wanted: Collection[Image]) -> Mapping[Image, Drawn]:
-    """Of each wanted image the picture, the true labels and the labels the scoring's method gave."""
+def rerun_answers(
+    job: object, folder: RunFolder, names: Collection[ImageName]
+) -> Mapping[ImageName, ImageTruthAnswer]:
+    """Run a scoring until the named images are predicted; return image, true labels and predicted labels."""
     assert isinstance(job, Scoring)
-    opened = open_scoring(job, place)
-    places = {name: iter(cases) for name, cases in opened.orders.items()}
-    found: dict[Image, Drawn] = {}
+    opened = open_scoring(job, folder)
+    orders = {name: iter(images) for name, images in opened.orders.items()}
+    result: dict[ImageName, ImageTruthAnswer] = {}
     for target, answer in opened.answers():
         for labels in answer.logits.argmax(1).cpu().numpy().astype(np.uint8):
-            site, case = next(places[target])
-            if (name := (target, site.name, case.name)) in wanted:
+            site, case = next(orders[target.name])
+            if (name := (target.name, site.name, case.name)) in names:
                 arrays = load_arrays([case], opened.benchmark)
                 assert arrays.masks is not None
-                found[name] = arrays.images[0].movedim(0, -1).numpy(), arrays.masks[0].numpy(), labels
-        if len(found) == len(wanted):
+                result[name] = arrays.images[0].movedim(0, -1).numpy(), arrays.masks[0].numpy(), labels
+        if len(result) == len(names):
             break
-    return found
+    return result

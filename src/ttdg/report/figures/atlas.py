@@ -1,4 +1,4 @@
-"""The picture of a universe: the same point in the same colour, over images of several sites."""
+"""Figure of a universe: nodes matched to the same universe point have the same colour in images of all sites."""
 
 from pathlib import Path
 from typing import Any
@@ -8,27 +8,30 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ttdg.files import atomic_file
-from ttdg.prior.correspondence import NONE
+from ttdg.prior.correspondence import UNMATCHED
 from ttdg.prior.inspection import ImageNodes
 
-COLOURED = 20  # points: as many as can be told apart
+COLOURED = 20  # number of points in colour: more colours are hard to distinguish
 
 
-def chosen_images(sites: tuple[str, ...], each: int) -> list[list[int]]:
-    """The first images of every site, as rows."""
+def first_images_by_site(sites: tuple[str, ...], each: int) -> list[list[int]]:
+    """Return the indices of the first `each` images of every site, one row per site."""
     return [[i for i, name in enumerate(sites) if name == site][:each] for site in dict.fromkeys(sites)]
 
 
 def common_points(
     points: Int[Tensor, "m n"], inside: Int[Tensor, "m n"], size: int, most: int = COLOURED
 ) -> list[int]:
-    """Points met in many images at nodes where `inside` is positive: evenly spaced over those met at least three
-    quarters as often as the commonest, so that every tissue has some."""
-    here = torch.where((inside > 0) & (points != NONE), points, size)
-    met = torch.zeros(len(points), size + 1, dtype=torch.long).scatter(1, here, 1)[:, :size].sum(0)
-    often = ((met >= 0.75 * met.max()) & (met > 1)).nonzero()[:, 0]
-    count = min(most, len(often))
-    return [int(often[i * len(often) // count]) for i in range(count)]
+    """Return up to `most` universe points that are matched in many images, at nodes where `inside` is positive.
+
+    The points are evenly spaced among those matched in at least three quarters as many images as the most common
+    point, so that every tissue is represented. `size` is the number of universe points.
+    """
+    here = torch.where((inside > 0) & (points != UNMATCHED), points, size)
+    images = torch.zeros(len(points), size + 1, dtype=torch.long).scatter(1, here, 1)[:, :size].sum(0)
+    common = ((images >= 0.75 * images.max()) & (images > 1)).nonzero()[:, 0]
+    count = min(most, len(common))
+    return [int(common[i * len(common) // count]) for i in range(count)]
 
 
 def draw_atlas(
@@ -39,12 +42,12 @@ def draw_atlas(
     size: int,
     each: int = 4,
 ) -> Path:
-    """Rows are sites; nodes of the structures at their places, those of common universe points in colour."""
+    """Draw images of each site in a row, with the nodes of the structures; common universe points are in colour."""
     from matplotlib import colormaps
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rows = chosen_images(seen.sites, each)
+    rows = first_images_by_site(seen.sites, each)
     common, tint = common_points(points, structures, size), colormaps["tab20"]
     figure = Figure(figsize=(2.1 * each, 2.2 * len(rows)), layout="constrained", dpi=130)
     axes = figure.subplots(len(rows), each, squeeze=False)
@@ -55,7 +58,7 @@ def draw_atlas(
         for axis, i in zip(line, row, strict=False):
             side = seen.images.shape[-1]
             axis.imshow(seen.images[i].movedim(0, -1).numpy())
-            drawn = (structures[i] > 0) & (points[i] != NONE)
+            drawn = (structures[i] > 0) & (points[i] != UNMATCHED)
             y, x = (side * seen.nodes.coordinates[i, drawn] - 0.5).T.tolist()
             named = [int(point) for point in points[i, drawn]]
             colours = [tint(common.index(p)) if p in common else (1.0, 1.0, 1.0, 0.25) for p in named]
@@ -68,7 +71,7 @@ def draw_atlas(
 
 
 def _zoom(axis: Any, x: list[float], y: list[float], side: int) -> None:
-    """To the structure and a third of its size around it, as a square within the image."""
+    """Zoom to a square around the structure with a margin of a third of its size, within the image."""
     if not x:
         return
     half = min(max(max(x) - min(x), max(y) - min(y)) * 0.8 + 2, side / 2)

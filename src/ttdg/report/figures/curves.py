@@ -1,4 +1,4 @@
-"""Curves along one axis, from records: Dice and time against universe size, batch size, or any number of a grid."""
+"""Curves of Dice and time against one numeric setting, such as the universe size or the batch size."""
 
 import math
 from collections import defaultdict
@@ -11,25 +11,27 @@ from ttdg.bench.results import RunTable
 
 
 @dataclass(frozen=True)
-class Point:
+class CurvePoint:
+    """A point of a curve: a value of the setting with mean Dice and time."""
+
     value: float
     dice: float  # mean over targets and seeds, in percent
-    milliseconds: float  # an image
+    milliseconds: float  # per image
 
 
 @dataclass(frozen=True)
-class Axis:
-    """One method along one setting, everything else the same."""
+class Curve:
+    """Results of one method for several values of one setting; all other settings are equal."""
 
     experiment: str
     method: str
     setting: str
-    points: tuple[Point, ...]
+    points: tuple[CurvePoint, ...]
 
 
-def axes(table: RunTable) -> list[Axis]:
-    """Every setting of a grid, and the batch, that takes several numbers in a table while all else is the same."""
-    scored: dict[tuple[str, str], list[tuple[dict[str, str], Point]]] = defaultdict(list)
+def find_curves(table: RunTable) -> list[Curve]:
+    """Return a curve for each grid setting, and for the batch size, that has several values in a table."""
+    scored: dict[tuple[str, str], list[tuple[dict[str, str], CurvePoint]]] = defaultdict(list)
     for entry in table.run.entries:
         job = table.run.jobs[entry.job]
         if entry.job in table.about and isinstance(job, Scoring):
@@ -37,7 +39,7 @@ def axes(table: RunTable) -> list[Axis]:
             milliseconds = 1000 * about["adapting_seconds"] / about["images"]
             dice = 100 * float(np.mean(list(about["dice"].values())))
             scored[entry.experiment, job.method].append(
-                (_settings(table, job), Point(0.0, dice, milliseconds))
+                (_settings(table, job), CurvePoint(0.0, dice, milliseconds))
             )
     found = []
     for (experiment, method), lines in scored.items():
@@ -45,15 +47,15 @@ def axes(table: RunTable) -> list[Axis]:
         names = dict.fromkeys(name for settings, _ in lines for name in settings)
         for name in (n for n in names if n == "batch" or any(f"{n}=" in label for label in labels)):
             found += [
-                Axis(experiment, _title(method, rest), name, points) for rest, points in _along(name, lines)
+                Curve(experiment, _title(method, rest), name, points) for rest, points in _along(name, lines)
             ]
     return found
 
 
 def _settings(table: RunTable, job: Scoring) -> dict[str, str]:
-    """All that was asked of a scoring, as text: batch, stream, options, and settings of the parts.
+    """Return the requested settings of a scoring as text: recipe, batch, stream, options, and settings of parts.
 
-    Options that were tuned are no axis: they differ from split to split, and nobody asked for them.
+    Tuned options are left out: they were not requested, and they differ between splits.
     """
     training = table.run.jobs[job.training]
     assert isinstance(training, Training)
@@ -68,10 +70,13 @@ def _settings(table: RunTable, job: Scoring) -> dict[str, str]:
 
 
 def _along(
-    name: str, lines: list[tuple[dict[str, str], Point]]
-) -> list[tuple[dict[str, str], tuple[Point, ...]]]:
-    """The lines that differ in `name` alone, as curves of at least two numbers; seeds and targets are averaged."""
-    curves: dict[tuple[tuple[str, str], ...], dict[float, list[Point]]] = defaultdict(
+    name: str, lines: list[tuple[dict[str, str], CurvePoint]]
+) -> list[tuple[dict[str, str], tuple[CurvePoint, ...]]]:
+    """Group the results that differ only in `name` into curves of at least two values.
+
+    Values are averaged over seeds and targets.
+    """
+    curves: dict[tuple[tuple[str, str], ...], dict[float, list[CurvePoint]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for settings, point in lines:
@@ -86,9 +91,9 @@ def _along(
     ]
 
 
-def _mean(value: float, points: list[Point]) -> Point:
+def _mean(value: float, points: list[CurvePoint]) -> CurvePoint:
     dice, milliseconds = ([getattr(p, name) for p in points] for name in ("dice", "milliseconds"))
-    return Point(value, float(np.mean(dice)), float(np.mean(milliseconds)))
+    return CurvePoint(value, float(np.mean(dice)), float(np.mean(milliseconds)))
 
 
 def _title(method: str, rest: dict[str, str]) -> str:

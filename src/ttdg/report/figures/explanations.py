@@ -1,4 +1,4 @@
-"""What a model looks at, and what it matches: Grad-CAM of the last encoder stage, and pairs of matched graphs."""
+"""Figures that explain a model: Grad-CAM of the last encoder stage, and matched nodes of two images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from torch.nn import functional as F
 
 from ttdg.matching import round_matching
 from ttdg.prior import MorphologyPrior, feature_maps
-from ttdg.report.figures.plots import canvas, png
+from ttdg.report.figures.plots import new_figure, png_bytes
 
 
 def last_stage(network: nn.Module, images: Float[Tensor, "b c h w"]) -> str:
-    """The name of the module whose output is the encoder's deepest map."""
+    """Return the name of the module whose output is the encoder's deepest feature map."""
     outputs: dict[str, Tensor] = {}
     hooks = [
         module.register_forward_hook(lambda _m, _i, out, name=name: outputs.__setitem__(name, out))
@@ -32,21 +32,21 @@ def last_stage(network: nn.Module, images: Float[Tensor, "b c h w"]) -> str:
 
 
 def grad_cam(network: nn.Module, images: Float[Tensor, "b 3 h w"], label: int) -> Float[np.ndarray, "b h w"]:
-    """Where in the deepest map the evidence for a label lies, 0 to 1, an image at a time."""
+    """Return the Grad-CAM of a label in the deepest feature map, scaled to [0, 1] for each image."""
     from monai.visualize import GradCAM
 
     layer = last_stage(network, images[:1])
     cam = GradCAM(nn_module=network, target_layers=layer, postprocessing=lambda raw: raw)
-    with torch.enable_grad():  # through the image, since adapters freeze most of a network
-        each = [cam(image[None].clone().requires_grad_(), class_idx=label) for image in images]
-    maps = torch.cat([torch.as_tensor(one) for one in each])[:, 0].detach()
+    with torch.enable_grad():  # gradients flow through the image, because adapters freeze most parameters
+        raw_maps = [cam(image[None].clone().requires_grad_(), class_idx=label) for image in images]
+    maps = torch.cat([torch.as_tensor(raw) for raw in raw_maps])[:, 0].detach()
     low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
     return ((maps - low) / (high - low).clamp(min=1e-12)).cpu().numpy()
 
 
 @dataclass(frozen=True)
 class MatchedPairs:
-    """Matched nodes of two images: (y, x) in [0, 1] on each, and whether both lie in the same tissue."""
+    """Matched nodes of two images: coordinates (y, x) in [0, 1], and whether both nodes are in the same tissue."""
 
     first: Float[np.ndarray, "k 2"]
     second: Float[np.ndarray, "k 2"]
@@ -54,6 +54,7 @@ class MatchedPairs:
 
     @property
     def share(self) -> float:
+        """Fraction of pairs in the same tissue; NaN without pairs."""
         return float(self.agree.mean()) if len(self.agree) else float("nan")
 
 
@@ -61,10 +62,10 @@ class MatchedPairs:
 def matched_pairs(
     network: nn.Module, prior: MorphologyPrior, images: Float[Tensor, "2 3 h w"], with_prior: bool = True
 ) -> MatchedPairs:
-    """Nodes of one image matched to those of another: through the universe, or by raw features alone.
+    """Match the nodes of two images, through the universe or by the network's features alone.
 
-    Tissues are those of the network's own answer; they say what agrees, and do not guide the matching: with
-    the prior a node may go to any point of the universe.
+    Tissues are predicted by the network. They decide which pairs agree and do not guide the matching: with the
+    prior, a node may be matched to any universe point.
     """
     logits, maps = feature_maps(network, images)
     nodes = prior.nodes(prior.project(maps, images.shape[2:]), logits.argmax(1))
@@ -72,25 +73,25 @@ def matched_pairs(
         U = round_matching(prior.scores(nodes, typed=False), nodes.mask)
         matched = U[0] @ U[1].mT
     else:
-        raw = _raw(maps, nodes.coordinates)
+        raw = _raw_features(maps, nodes.coordinates)
         alike = torch.where(nodes.mask[1], raw[0] @ raw[1].mT, -1e30)
         matched = round_matching(alike[None], nodes.mask[:1])[0]
     i, j = matched.nonzero().unbind(1)
     agree = nodes.labels[0, i] == nodes.labels[1, j]
-    places = nodes.coordinates.cpu().numpy()
-    return MatchedPairs(places[0, i.cpu()], places[1, j.cpu()], agree.cpu().numpy())
+    coordinates = nodes.coordinates.cpu().numpy()
+    return MatchedPairs(coordinates[0, i.cpu()], coordinates[1, j.cpu()], agree.cpu().numpy())
 
 
-def _raw(maps: dict[str, Tensor], places: Float[Tensor, "b n 2"]) -> Float[Tensor, "b n h"]:
-    """The network's own features at the nodes: encoder levels 2 and 3, each of unit length."""
-    grid = (2 * places.flip(-1) - 1)[:, :, None]
+def _raw_features(maps: dict[str, Tensor], coordinates: Float[Tensor, "b n 2"]) -> Float[Tensor, "b n h"]:
+    """Return the features of encoder levels 2 and 3 at the nodes, each normalised to unit length."""
+    grid = (2 * coordinates.flip(-1) - 1)[:, :, None]
     read = [F.grid_sample(maps[level], grid, align_corners=False)[..., 0].mT for level in ("e2", "e3")]
     return torch.cat([F.normalize(level, dim=-1) for level in read], -1)
 
 
 def draw_pairs(images: Sequence[np.ndarray], found: dict[str, MatchedPairs], most: int = 40) -> bytes:
-    """The two images side by side, a row for each way of matching; lines that join unlike tissues are red."""
-    figure, axes = canvas(len(found), 2.4, 4.2)
+    """Draw the two images side by side for each kind of matching; lines between different tissues are red."""
+    figure, axes = new_figure(len(found), 2.4, 4.2)
     height, width = images[0].shape[:2]
     for axis, (name, matched) in zip(axes, found.items(), strict=True):
         axis.imshow(np.concatenate(list(images), 1))
@@ -105,11 +106,11 @@ def draw_pairs(images: Sequence[np.ndarray], found: dict[str, MatchedPairs], mos
             )
         axis.set(xticks=[], yticks=[])
         axis.set_title(f"{name}: {100 * matched.share:.0f} % in the same tissue", fontsize=8)
-    return png(figure)
+    return png_bytes(figure)
 
 
 def draw_cams(images: Sequence[np.ndarray], maps: dict[str, Float[np.ndarray, "b h w"]]) -> bytes:
-    """A row for each image: the image, then each method's map over it."""
+    """Draw a row per image: the image, then the map of each method over it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -124,4 +125,4 @@ def draw_cams(images: Sequence[np.ndarray], maps: dict[str, Float[np.ndarray, "b
             axis.set(xticks=[], yticks=[])
             if row == 0:
                 axis.set_title(name, fontsize=8)
-    return png(figure)
+    return png_bytes(figure)

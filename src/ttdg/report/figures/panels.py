@@ -1,23 +1,23 @@
-"""What people would rather look at than read: a grid of pictures and one self-contained page."""
+"""Grids of images with predictions, and the self-contained page of the demo."""
 
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ttdg.files import atomic_file, write_text
+from ttdg.report.rendering import render_html
 from ttdg.report.terminal import SiteRow
 
-TINTS = ((0.25, 0.77, 1.0), (1.0, 0.77, 0.0), (1.0, 0.32, 0.5))  # rim, cup, …
+TINTS = ((0.25, 0.77, 1.0), (1.0, 0.77, 0.0), (1.0, 0.32, 0.5))  # outline colours of labels 1, 2, 3
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One image, its truth, and each method's answer with its Dice."""
+    """An image with its true labels, and the prediction and Dice (in [0, 1]) of each method."""
 
     case: str
     image: np.ndarray
@@ -26,7 +26,7 @@ class Panel:
 
 
 def draw_panels(path: Path, panels: Sequence[Panel], labels: Sequence[str]) -> Path:
-    """Rows are images; columns are image, truth and each method's answer as outlines."""
+    """Draw a row per image: the image, the true outlines, and the predicted outlines of each method."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -60,14 +60,11 @@ def _contours(axis: Any, mask: np.ndarray, labels: int) -> None:
 def write_demo_page(
     path: Path, rows: Sequence[SiteRow], target: str, image: Path, sources: Mapping[str, Mapping[str, Any]]
 ) -> Path:
-    """The demo as one HTML file that needs nothing beside it."""
-    from jinja2 import Environment, StrictUndefined
-
-    text = resources.files("ttdg.report").joinpath("templates", "demo.html").read_text(encoding="utf-8")
-    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(text)
+    """Write the demo as one self-contained HTML file."""
     at_home = [row.dice for row in rows if row.site != target and row.method == "source"]
     away = {row.method: row for row in rows if row.site == target}
-    html = template.render(
+    html = render_html(
+        "demo.html",
         rows=rows,
         target=target,
         sources=list(sources),

@@ -1,4 +1,4 @@
-"""Pictures of records for the page: matplotlib without a display, returned as PNG bytes."""
+"""Plots of records as PNG bytes, drawn by matplotlib without a display."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ttdg.bench.results import polars
-from ttdg.report.aggregate import column_name, distinct
+from ttdg.bench.results import import_polars
+from ttdg.report.aggregate import column_name, distinct_values
 
 if TYPE_CHECKING:
     import polars as pl
@@ -16,12 +16,12 @@ COLOURS = ("#4a7fb5", "#d9534f", "#2a9d6f", "#e08e0b", "#7a5ea8", "#8c564b", "#1
 STYLES = ("-", "--", ":", "-.")
 
 
-def by_site(images: "pl.DataFrame") -> bytes:
-    """Every image's Dice, a box for each method at each target."""
-    pl = polars()
-    methods = distinct(images, "method")
+def dice_boxplots(images: "pl.DataFrame") -> bytes:
+    """Draw box plots of the images' Dice, one box per method and target."""
+    pl = import_polars()
+    methods = distinct_values(images, "method")
     columns = list(dict.fromkeys(images.select("protocol", "sources", "target").iter_rows()))
-    figure, axes = canvas(len(columns), 1.1 + 0.28 * len(methods))
+    figure, axes = new_figure(len(columns), 1.1 + 0.28 * len(methods))
     for axis, (protocol, sources, target) in zip(axes, columns, strict=True):
         here = images.filter((pl.col("sources") == sources) & (pl.col("target") == target))
         values = [here.filter(pl.col("method") == method)["dice"].to_numpy() for method in methods]
@@ -35,14 +35,14 @@ def by_site(images: "pl.DataFrame") -> bytes:
         axis.set_title(column_name(protocol, sources, target), fontsize=8)
         axis.set_xlabel("Dice", fontsize=7)
         axis.tick_params(labelsize=7)
-    return png(figure)
+    return png_bytes(figure)
 
 
-def paired_differences(paired: "pl.DataFrame", baseline: str) -> bytes:
-    """Images sorted from the most harmed to the most helped, a curve for each method."""
-    pl = polars()
-    figure, (axis,) = canvas(1, 3.2, 7.5)
-    methods = [method for method in distinct(paired, "method") if method != baseline]
+def difference_curves(paired: "pl.DataFrame", baseline: str) -> bytes:
+    """Draw the sorted Dice differences to the baseline of all images, one curve per method."""
+    pl = import_polars()
+    figure, (axis,) = new_figure(1, 3.2, 7.5)
+    methods = [method for method in distinct_values(paired, "method") if method != baseline]
     for number, method in enumerate(methods):
         values = np.sort(paired.filter(pl.col("method") == method)["difference"].to_numpy())
         if len(values):
@@ -55,14 +55,14 @@ def paired_differences(paired: "pl.DataFrame", baseline: str) -> bytes:
     axis.tick_params(labelsize=7)
     if axis.lines[:-1]:
         axis.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1, 1))
-    return png(figure)
+    return png_bytes(figure)
 
 
-def lines(
+def two_scale_plot(
     x: Sequence[float], curves: Mapping[str, Sequence[float]], xlabel: str, ylabels: tuple[str, str]
 ) -> bytes:
-    """Dice against one axis of a grid, and the time an image takes on a second scale."""
-    figure, (axis,) = canvas(1, 2.8, 5.0)
+    """Draw two curves over the same axis, the second on its own scale."""
+    figure, (axis,) = new_figure(1, 2.8, 5.0)
     first, second = curves
     axis.plot(x, curves[first], "o-", color="#4a7fb5", label=first)
     axis.set_xlabel(xlabel)
@@ -70,17 +70,19 @@ def lines(
     other = axis.twinx()
     other.plot(x, curves[second], "s--", color="#d9534f", label=second)
     other.set_ylabel(ylabels[1], color="#d9534f")
-    return png(figure)
+    return png_bytes(figure)
 
 
-def canvas(columns: int, height: float, width: float = 2.3) -> tuple[Any, Any]:
+def new_figure(columns: int, height: float, width: float = 2.3) -> tuple[Any, Any]:
+    """Return a figure and its row of axes; sizes are in inches, `width` per column."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(max(3.5, width * columns), height), layout="constrained", dpi=110)
     return figure, figure.subplots(1, columns, squeeze=False)[0]
 
 
-def png(figure: Any) -> bytes:
+def png_bytes(figure: Any) -> bytes:
+    """Render a figure as PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     buffer = io.BytesIO()

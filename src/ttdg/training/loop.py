@@ -1,4 +1,4 @@
-"""Source training: one linear loop that resumes after a kill and ends in a checkpoint folder."""
+"""The training loop: it resumes after an interruption and ends by writing a checkpoint folder."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -14,6 +14,7 @@ from ttdg.data import Arrays, Benchmark
 from ttdg.errors import UserError
 from ttdg.networks import NetworkSpec, Segmenter, cuda_graph, load_encoder
 from ttdg.prior import prior_for
+from ttdg.training.averaging import WeightAverage
 from ttdg.training.batches import Pool
 from ttdg.training.learner import Learner
 from ttdg.training.recipe import Recipe
@@ -22,18 +23,18 @@ from ttdg.training.sync import synchronise
 from ttdg.training.update import Optimisers, Update
 from ttdg.training.validate import validate
 
-PRIOR_RATE = 1e-3  # AdamW, whatever trains the network
-PULSE = 20  # steps between two events: reading the loss makes the host wait for the device
+PRIOR_RATE = 1e-3  # learning rate of the prior, which AdamW trains whatever the network's optimiser is
+REPORT_EVERY = 20  # steps between two progress events; reading the loss makes the host wait for the device
 
 
 @dataclass(frozen=True)
 class Progress:
-    """One event of a training run, for a progress bar or a log."""
+    """A progress event of a training run, for a progress bar or a log."""
 
     step: int
     steps: int
-    loss: float
-    validation: Mapping[str, float]
+    loss: float  # mean since the last event
+    validation: Mapping[str, float]  # latest Dice on held-out images, by region
 
 
 def train(
@@ -49,45 +50,49 @@ def train(
     every: int = 500,
     seconds: float = 60.0,
 ) -> ModelCard:
-    """Train on `sources`, score on `held_out` every `every` steps, and write the checkpoint folder `out`.
+    """Train on `sources`, validate on `held_out` every `every` steps, and write the checkpoint folder `out`.
 
-    The weights kept are the last: nothing is selected. A killed run goes on from its last saved state; it is saved
-    every `every` steps, and between them where `seconds` have passed since.
+    The checkpoint holds the last weights, or their moving average: validation selects nothing. The state is saved
+    every `every` steps, and in between once `seconds` have passed since the last save; an interrupted run continues
+    from there.
     """
     torch.manual_seed(recipe.seed)
-    network = build(recipe, len(benchmark.labels))
-    prior = prior_for(network, len(benchmark.labels), **recipe.of_prior()) if recipe.universe else None
-    learner = Learner(network, prior, recipe.loss, recipe.universe)
-    update = _set_up(fabric, learner, recipe)
+    network = build_network(recipe, len(benchmark.labels))
+    prior = prior_for(network, len(benchmark.labels), **recipe.prior_settings()) if recipe.universe else None
+    learner = Learner(network, prior, recipe.loss, recipe.universe, recipe.mixstyle > 0)
+    update = set_up(fabric, learner, recipe)
+    result = learner if update.average is None else update.average.learner
     state = State(
         out,
         {"recipe": recipe.to_dict(), "sources": {site: dict(v) for site, v in provenance.items()}},
         seconds,
     )
-    start = state.resume(learner, update.optimisers)
-    pool, part = Pool(list(sources.values()), fabric.device), _part(recipe, fabric)
+    start = state.resume(learner, update.optimisers, update.average)
+    pool, part = Pool(list(sources.values()), fabric.device), _batch_part(recipe, fabric)
     scores: Mapping[str, float] = {}
     losses: list[Tensor] = []
     for step in range(start + 1, recipe.steps + 1):
-        images, labels = pool.batch(recipe, benchmark.normalisation, step, part)
-        losses.append(update(images, labels, recipe.rate(step - 1) / recipe.lr))
+        images, labels, *styles = pool.batch(recipe, benchmark.normalisation, step, part)
+        losses.append(update(images, labels, recipe.rate(step - 1) / recipe.lr, *styles))
         last = step == recipe.steps
         if step % every == 0 or last:
-            scores = validate(network, held_out, benchmark, fabric.device)
+            scores = validate(result.network, held_out, benchmark, fabric.device)
         if fabric.is_global_zero and not last and (step % every == 0 or state.due()):
-            state.save(learner, update.optimisers, step)
-        if step % PULSE == 0 or step % every == 0 or last:
+            state.save(learner, update.optimisers, step, update.average)
+        if step % REPORT_EVERY == 0 or step % every == 0 or last:
             on_progress(Progress(step, recipe.steps, torch.stack(losses).mean().item(), scores))
             losses.clear()
     card = ModelCard(network.spec, benchmark, provenance, recipe.to_dict(), scores)
     if fabric.is_global_zero:
-        card = save(out, network, card, {} if prior is None else {"prior": prior.to_part()})
+        parts = {} if result.prior is None else {"prior": result.prior.to_part()}
+        card = save(out, result.network, card, parts)
         state.clear()
     fabric.barrier()
     return card
 
 
-def build(recipe: Recipe, labels: int) -> Segmenter:
+def build_network(recipe: Recipe, labels: int) -> Segmenter:
+    """Build the network of a recipe for `labels` classes, with the recipe's encoder weights if it names any."""
     network = Segmenter(NetworkSpec(labels, recipe.encoder, strides=recipe.strides))
     if recipe.encoder_weights is not None:
         load_encoder(network, Path(recipe.encoder_weights))
@@ -95,7 +100,7 @@ def build(recipe: Recipe, labels: int) -> Segmenter:
 
 
 def make_fabric(recipe: Recipe, accelerator: str = "auto", devices: int = 1) -> Any:
-    """Lightning Fabric for this recipe, launched; `torchrun` is recognised by its environment."""
+    """Create and launch the Lightning Fabric of a recipe; under `torchrun`, WORLD_SIZE overrides `devices`."""
     from lightning_fabric import Fabric
 
     if recipe.deterministic:
@@ -114,9 +119,11 @@ def make_fabric(recipe: Recipe, accelerator: str = "auto", devices: int = 1) -> 
     return fabric
 
 
-def _set_up(fabric: Any, learner: Learner, recipe: Recipe) -> Update:
-    """The learner and its optimisers on the device, wrapped for several processes where there are several; for one
-    process on a GPU so that their step can be recorded."""
+def set_up(fabric: Any, learner: Learner, recipe: Recipe) -> Update:
+    """Move the learner and its optimisers to the device and return the training step.
+
+    Several processes share the step by distributed data parallelism; one process on a GPU records it as a CUDA graph.
+    """
     cuda = fabric.device.type == "cuda"
     recorded = cuda and fabric.world_size == 1 and not recipe.deterministic and cuda_graph.enabled()
     if fabric.world_size > 1:
@@ -125,14 +132,15 @@ def _set_up(fabric: Any, learner: Learner, recipe: Recipe) -> Update:
         learner.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimisers = [_optimiser(recipe, learner.network, cuda, recorded)]
     if learner.prior is not None:
-        used = [
+        trained = [
             p for name, p in learner.prior.named_parameters() if not name.startswith(("edges", "affinity"))
         ]
         optimisers.append(
-            torch.optim.AdamW(used, PRIOR_RATE, weight_decay=0.0, fused=cuda, capturable=recorded)
+            torch.optim.AdamW(trained, PRIOR_RATE, weight_decay=0.0, fused=cuda, capturable=recorded)
         )
     wrapped, *ready = fabric.setup(learner, *optimisers)
-    return Update(fabric, wrapped, Optimisers(ready, recorded), recorded)
+    average = WeightAverage(learner, recipe.average) if recipe.average else None
+    return Update(fabric, wrapped, Optimisers(ready, recorded), recorded, average)
 
 
 def _optimiser(recipe: Recipe, network: nn.Module, fused: bool, recorded: bool) -> torch.optim.Optimizer:
@@ -142,11 +150,12 @@ def _optimiser(recipe: Recipe, network: nn.Module, fused: bool, recorded: bool) 
     return torch.optim.AdamW(parameters, recipe.lr, weight_decay=decay, fused=fused, capturable=recorded)
 
 
-def _part(recipe: Recipe, fabric: Any) -> slice:
-    """This process's share of the global batch."""
+def _batch_part(recipe: Recipe, fabric: Any) -> slice:
+    """Rows of the global batch that this process trains on."""
     if recipe.batch % fabric.world_size:
         raise UserError(
-            f"batch {recipe.batch} does not divide over {fabric.world_size} processes; change --batch"
+            f"batch {recipe.batch} does not divide over {fabric.world_size} processes; "
+            "choose a multiple of the number of processes"
         )
     share = recipe.batch // fabric.world_size
     return slice(fabric.global_rank * share, (fabric.global_rank + 1) * share)

@@ -1,4 +1,4 @@
-"""Where the universe's points lie at the source, and what it means to lie elsewhere."""
+"""Locations of the universe points at the source, and the error of nodes at other locations."""
 
 import math
 
@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from ttdg.adaptation.judge.locations import (
+from ttdg.graphs import Nodes
+from ttdg.networks import NetworkSpec, Segmenter
+from ttdg.prior import MorphologyPrior, PriorSpec, prior_for
+from ttdg.prior.locations import (
     PointLocations,
     location_error,
     match_separately,
     point_locations,
     relative_radii,
 )
-from ttdg.graphs import Nodes
-from ttdg.networks import NetworkSpec, Segmenter
-from ttdg.prior import MorphologyPrior, PriorSpec, prior_for
 
 LABELS, POINTS = 2, 6
 
@@ -40,14 +40,14 @@ def ring(n: int, radius: float, centre: tuple[float, float] = (0.5, 0.5), turn: 
     return torch.stack([centre[0] + radius * angle.sin(), centre[1] + radius * angle.cos()], -1)[None]
 
 
-def test_zoom_orientation_and_place_of_the_picture_do_not_count(prior):
+def test_relative_radii_do_not_depend_on_zoom_orientation_and_position(prior):
     usual = relative_radii(prior, nodes_at(ring(8, 0.2)))
     assert torch.allclose(usual, torch.ones(1, 8), atol=1e-5)
     for other in (ring(8, 0.05), ring(8, 0.2, (0.3, 0.6)), ring(8, 0.2, turn=0.4)):
         assert torch.allclose(relative_radii(prior, nodes_at(other)), usual, atol=1e-4)
 
 
-def test_a_node_that_lies_where_its_point_lay_is_not_misplaced_and_one_far_away_is(prior):
+def test_the_error_is_zero_at_the_location_of_the_point_and_clipped_far_away(prior):
     nodes = nodes_at(ring(4, 0.2))
     U = match_separately(prior, nodes)
     d = len(prior.universe)
@@ -57,14 +57,14 @@ def test_a_node_that_lies_where_its_point_lay_is_not_misplaced_and_one_far_away_
     assert location_error(elsewhere, prior, nodes, U).item() == pytest.approx(4, rel=1e-3)
 
 
-def test_an_image_without_a_structure_is_not_misplaced(prior):
+def test_an_image_without_a_structure_has_no_location_error(prior):
     nodes = nodes_at(ring(4, 0.2), tissue=1)
     d = len(prior.universe)
-    places = PointLocations(torch.zeros(d), torch.full((d,), 0.1), torch.full((d,), 1 / d))
-    assert location_error(places, prior, nodes, match_separately(prior, nodes)).item() == 0
+    locations = PointLocations(torch.zeros(d), torch.full((d,), 0.1), torch.full((d,), 1 / d))
+    assert location_error(locations, prior, nodes, match_separately(prior, nodes)).item() == 0
 
 
-def test_places_do_not_depend_on_how_the_images_are_batched():
+def test_locations_do_not_depend_on_the_batching_of_images():
     torch.manual_seed(0)
     network = Segmenter(NetworkSpec(LABELS, "light")).eval()
     prior = prior_for(network, LABELS, node_dim=8, points=POINTS, per_tissue=5)

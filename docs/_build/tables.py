@@ -1,0 +1,98 @@
+"""The full tables, generated from `docs/records` with the report code of the package."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+
+import studies
+from gains import gains_figure, gains_table
+from ttdg.bench.results import read_table
+from ttdg.report.comparison import report_tables
+from ttdg.report.formats import to_markdown
+from ttdg.report.leaderboard import build_leaderboard
+from ttdg.report.tables import ReportTable
+
+__all__ = ["TABLES", "gains_figure", "pages", "started"]
+ROOT = Path(__file__).parents[2]
+RECORDS = ROOT / "docs" / "records"
+RUNS = {
+    "polyp": "Polyp: `judge`, `universe`, controls and ablations",
+    "fundus": "Fundus: `judge`, `universe`, controls and ablations",
+    "polyp-methods": "Polyp: every method, tuned",
+    "fundus-methods": "Fundus: every method, tuned",
+}
+OURS = ("docs/records/polyp", "docs/records/fundus")
+TUNED = ("docs/records/polyp-methods", "docs/records/fundus-methods")
+SETTINGS = ("multi-source", "single source", "one image at a time", "single source, one image at a time")
+STEPS = ("steps on the universe and their ablations", "a memory of graphs")
+COMMANDS: Mapping[str, tuple[str, ...]] = {  # table → script of the repository that prints it
+    "transfers": (
+        "experiments/transfers.py",
+        *OURS,
+        *(word for name in SETTINGS for word in ("--only", name)),
+    ),
+    "steps": ("experiments/transfers.py", *OURS, *(word for name in STEPS for word in ("--only", name))),
+    "methods": ("experiments/methods.py", *TUNED, "--costs", "docs/results/adapt-h200-methods.json"),
+}
+FILTER = '<div class="table-filter" markdown="0"></div>'  # docs/_assets/tables.js puts two text fields here
+
+
+@cache
+def started() -> dict[str, subprocess.Popen[str]]:
+    """The scripts as processes, which run while the pages are generated."""
+    pipe = subprocess.PIPE
+    return {
+        name: subprocess.Popen([sys.executable, *words], cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
+        for name, words in COMMANDS.items()
+    }
+
+
+@cache
+def printed(name: str) -> str:
+    """What the script of a table prints."""
+    text, errors = started()[name].communicate()
+    if started()[name].returncode:
+        raise RuntimeError(f"python {' '.join(COMMANDS[name])} failed:\n{errors}")
+    return text.strip()
+
+
+TABLES: Mapping[str, Callable[[], str]] = {  # name in `<!-- table: NAME -->` → Markdown
+    "gains": gains_table,
+    "transfers": lambda: printed("transfers"),
+    "steps": lambda: printed("steps"),
+    "methods": lambda: printed("methods"),
+    "first-study": studies.first_study,
+    "recipe-pilot": studies.recipe_pilot,
+    "drawn-hospitals": studies.drawn_hospitals,
+    "speed": studies.speed,
+}
+
+
+def pages() -> dict[str, str]:
+    """Path in the site → Markdown."""
+    found = {f"tables/{run}.md": run_page(run, title) for run, title in RUNS.items()}
+    return {**found, "leaderboard.md": leaderboard_page()}
+
+
+def run_page(run: str, title: str) -> str:
+    """Every table of one run."""
+    head = f"# {title}\n\nThe records are in `docs/records/{run}`. `ttdg report docs/records/{run}` makes these tables."
+    views = report_tables(read_table(RECORDS / run))
+    return "\n\n".join([head, FILTER, *map(view_text, views)]) + "\n"
+
+
+def leaderboard_page() -> str:
+    """Every method of every run, best mean Dice first."""
+    parts = ["# Leaderboard", "The command is `ttdg leaderboard docs/records`.", FILTER]
+    for run, title in RUNS.items():
+        board = build_leaderboard(RECORDS / run)
+        parts += [f"## {title}", f"These records are {board.state}.", *map(view_text, board.views)]
+    return "\n\n".join(parts) + "\n"
+
+
+def view_text(view: ReportTable) -> str:
+    """One table below a heading, so that the table of contents lists it."""
+    table = to_markdown([view]).splitlines()[2:]  # without the title in bold
+    return "\n".join([f"### {view.title}", "", *table]).strip()

@@ -1,0 +1,47 @@
+"""Checks of record files: readable, and complete according to their metadata line."""
+
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ttdg.errors import UserError
+from ttdg.evaluation.records import read_about, read_rows
+
+REMEDY = "run the same benchmark into this folder again: it makes only damaged and missing records"
+_DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, StopIteration, zlib.error)
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """Read the metadata line of a record; a damaged file raises a UserError."""
+    try:
+        return read_about(path)
+    except zlib.error as error:
+        raise UserError(f"{path} is damaged ({error}); {REMEDY}") from None
+
+
+def record_fault(path: Path) -> str | None:
+    """Return why a record cannot be used, or None if it is complete."""
+    try:
+        about = read_metadata(path)
+        dice = [row for row in read_rows(path) if row[4] == "dice"]
+    except _DAMAGE as error:
+        return f"{path.name} cannot be read ({error.__class__.__name__})"
+    return count_fault(path.name, about, len(dice), len({row[3] for row in dice}))
+
+
+def count_fault(name: str, about: Mapping[str, Any], scores: int, regions: int) -> str | None:
+    """Return a message if a record lacks images: it must hold one Dice value per image and region.
+
+    Args:
+        name: Name of the record, for the message.
+        about: The metadata line, which declares the number of images.
+        scores: Number of Dice values in the record.
+        regions: Number of regions that have Dice values.
+    """
+    declared = about.get("images") if isinstance(about, Mapping) else None
+    if type(declared) is not int or declared < 1:
+        return f"{name} does not declare its number of images"
+    if regions and scores == declared * regions:
+        return None
+    return f"{name} declares {declared} images but holds {scores} Dice values of {regions} regions"

@@ -1,0 +1,92 @@
+"""The result of a verification: what was compared, the verdict, and the file that stores it beside the records."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ttdg.bench.results import UNPUBLISHED_METRICS, RunTable, import_polars
+from ttdg.evaluation.records import COLUMNS
+from ttdg.files import write_text
+
+VERIFICATION_FILE = "verification.json"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Comparison of recorded values with the values of a second run.
+
+    Attributes:
+        rows: Number of rows compared.
+        jobs: Number of scorings these rows belong to.
+        equal: Number of rows with bit-identical values.
+        largest: Largest difference of a row.
+        exact: True if bit-identical values are required: CPU, same versions, no model trained again.
+        tolerance: Largest accepted difference if `exact` is False.
+        digest: Hash of the records that were checked; see `rows_digest`.
+        versions: Package versions of the second run.
+        retrained: Number of models and parts that were missing and were made again.
+        other_code: True if the package's source differs from the code that made the records.
+    """
+
+    rows: int
+    jobs: int
+    equal: int
+    largest: float
+    exact: bool
+    tolerance: float
+    digest: str
+    versions: Mapping[str, str]
+    retrained: int = 0
+    other_code: bool = False
+
+    @property
+    def agrees(self) -> bool:
+        """True if the rows agree: bit for bit if `exact`, else within the tolerance."""
+        return self.equal == self.rows if self.exact else self.largest <= self.tolerance
+
+    def in_words(self) -> str:
+        """Return the verdict as one line of text."""
+        since = "; the code has changed since these records were made" if self.other_code else ""
+        return self._verdict() + since
+
+    def _verdict(self) -> str:
+        if self.exact and self.agrees:
+            return f"verified: {self.rows} rows of {self.jobs} scorings agree bit for bit"
+        if self.agrees:
+            how = f"{self.equal} of {self.rows} rows of {self.jobs} scorings agree bit for bit, all within"
+            return f"verified: {how} {self.tolerance:g} (largest difference {self.largest:.2g})"
+        required = "bit for bit" if self.exact else f"within {self.tolerance:g}"
+        count = f"{self.equal} of {self.rows} rows are equal"
+        return f"NOT verified: {count}; not all agree {required} (largest difference {self.largest:.2g})"
+
+
+def write_verification(folder: Path, result: Verification) -> None:
+    """Write the result beside the records."""
+    fields = asdict(result) | {"agrees": result.agrees}
+    write_text(folder / VERIFICATION_FILE, json.dumps(fields, indent=1) + "\n")
+
+
+def rows_digest(table: RunTable) -> str:
+    """Return a hash of all published rows, independent of their order."""
+    pl = import_polars()
+    rows = table.rows.with_columns(pl.col("job", *COLUMNS[:5]).cast(pl.String))
+    kept = (
+        rows.filter(~pl.col("metric").is_in(UNPUBLISHED_METRICS))
+        .drop_nulls("value")
+        .sort("job", *COLUMNS[:5])
+    )
+    return hashlib.sha256(kept.write_csv().encode()).hexdigest()
+
+
+def verification_state(folder: Path, table: RunTable) -> str:
+    """Describe whether these records were verified; a result for other records does not count."""
+    try:
+        fields = json.loads((folder / VERIFICATION_FILE).read_text(encoding="utf-8"))
+        agrees = fields.pop("agrees")
+        result = Verification(**fields)
+        words = result.in_words() if agrees == result.agrees else "not verified"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return "not verified"
+    return words if result.digest == rows_digest(table) else "not verified: the records have changed since"

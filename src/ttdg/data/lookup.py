@@ -1,0 +1,32 @@
+"""Finding the folder of a benchmark on disk."""
+
+import os
+from pathlib import Path
+
+from ttdg.errors import UserError
+
+DATA_VARIABLE = "TTDG_DATA"  # environment variable that names the default data folder
+
+
+def find_benchmark_folder(root: Path | None, benchmark: str | None) -> Path:
+    """Return the folder that holds the sites of a benchmark.
+
+    Args:
+        root: The benchmark folder, or a folder of benchmarks. None stands for the folder that the
+            environment variable TTDG_DATA names.
+        benchmark: Name of the benchmark. `root/benchmark` is returned if it is a folder and `root` is not
+            itself a benchmark folder, that is, has no `benchmark.yaml`.
+
+    Raises:
+        UserError: No folder was named, or it does not exist.
+    """
+    if root is None:
+        default = os.environ.get(DATA_VARIABLE)
+        if not default:
+            raise UserError(f"no benchmark folder was named; name one, or set {DATA_VARIABLE} to a folder")
+        root = Path(default)
+    if not root.is_dir():
+        raise UserError(f"no folder at {root}; name an existing benchmark folder")
+    if benchmark and not (root / "benchmark.yaml").exists() and (root / benchmark).is_dir():
+        return root / benchmark
+    return root

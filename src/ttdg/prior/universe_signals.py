@@ -1,0 +1,89 @@
+"""Label-free signals of how well a predicted segmentation fits the universe."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from ttdg.graphs import Nodes
+from ttdg.prior.locations import PointLocations, location_error, match_separately
+from ttdg.prior.module import MorphologyPrior
+from ttdg.types import Regions
+
+
+@torch.no_grad()
+def universe_signals(
+    prior: MorphologyPrior,
+    locations: PointLocations,
+    projected: Float[Tensor, "n v y x"],
+    P: Float[Tensor, "n l h w"],
+    regions: Regions,
+) -> dict[str, Float[Tensor, " n"]]:
+    """All universe signals of `n` predictions; every prediction is measured on its own.
+
+    The signals compare the predicted label of each grid cell with the universe points most similar to its feature
+    ("fit", "margin", "certainty"), the universe's segmentation with the predicted one ("agrees", "area"), and the
+    nodes of the prediction with the points that they are matched to ("energy", "spread", "place", "unusual").
+
+    Args:
+        prior: the prior whose universe is used.
+        locations: locations of the prior's points at the source.
+        projected: unit feature vectors on the node grid, from `MorphologyPrior.project`.
+        P: predicted label probabilities at image resolution.
+        regions: the labels of each evaluated region.
+    """
+    tau = prior.spec.tau
+    weight = prior.by_label((prior.cosines(projected) / tau).exp())
+    posterior = weight / weight.sum(1, keepdim=True)
+    fit = (weight + 1e-6).log() * tau  # soft maximum of the cosines over a label's points
+    soft = F.interpolate(P, size=projected.shape[2:], mode="area")
+    inside = 1 - soft[:, 0]
+    own = (soft * fit).sum(1)  # fit to the points of the predicted label
+    margin = own - ((1 - soft) * fit).sum(1) / (soft.shape[1] - 1)  # minus the mean fit to the other labels
+    signals = {
+        "fit": own.mean((1, 2)),
+        "fit inside": _weighted_mean(own, inside),
+        "margin": margin.mean((1, 2)),
+        "margin inside": _weighted_mean(margin, inside),
+        "certainty inside": _weighted_mean(posterior.amax(1), inside),
+    }
+    for name, labels in regions.items():
+        ours, theirs = (torch.stack([x[:, label] for label in labels]).sum(0) for x in (posterior, soft))
+        signals[f"{name} agrees"] = (
+            2 * (ours * theirs).sum((1, 2)) / (ours + theirs).sum((1, 2)).clamp(min=1e-3)
+        )
+        signals[f"{name} area"] = ((ours.mean((1, 2)) + 1e-3) / (theirs.mean((1, 2)) + 1e-3)).log()
+    return signals | _matching_signals(prior, locations, prior.nodes(projected, _argmax_labels(P)))
+
+
+def _matching_signals(
+    prior: MorphologyPrior, locations: PointLocations, nodes: Nodes
+) -> dict[str, Float[Tensor, " n"]]:
+    """Signals of the matching. Graphs are matched separately: candidates of one image must not support each other."""
+    U = match_separately(prior, nodes)
+    cosine = (U * prior.scores(nodes, typed=False)).sum(2)
+    inside = nodes.mask & (nodes.labels > 1) & (nodes.labels <= prior.spec.labels)
+    use = U.sum(1).clamp(min=1e-6)
+    return {
+        "energy": _weighted_mean(1 - cosine, nodes.mask),
+        "energy inside": _weighted_mean(1 - cosine, inside),
+        "spread": -(use * use.log()).sum(1) / nodes.mask.sum(1).clamp(min=1),
+        "place": location_error(locations, prior, nodes, U),
+        "unusual": -(use * locations.use.log()).sum(1) / use.sum(1),
+        "tissues": nodes.mask.unflatten(1, (prior.spec.tissues, -1)).any(2).sum(1).to(cosine),
+    }
+
+
+def _argmax_labels(P: Float[Tensor, "n l h w"]) -> Int[Tensor, "n h w"]:
+    """`P.argmax(1)` by one comparison a label: several times faster for few labels and large images."""
+    best, label = P[:, 0], torch.zeros_like(P[:, 0], dtype=torch.long)
+    for number in range(1, P.shape[1]):
+        label = torch.where(P[:, number] > best, number, label)
+        best = torch.maximum(best, P[:, number])
+    return label
+
+
+def _weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
+    """Weighted mean over all axes but the first; 0 where the weights sum to 0."""
+    w = weight.to(values)
+    return (values * w).flatten(1).sum(1) / w.flatten(1).sum(1).clamp(min=1e-3)

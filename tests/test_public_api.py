@@ -1,0 +1,81 @@
+"""The public interface: the names of `ttdg`, the README's example under a strict type checker, and the demo model."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import FunctionType
+
+import pytest
+import torch
+
+import ttdg
+
+ROOT = Path(__file__).parents[1]
+SET_UP = """\
+import torch
+
+network: torch.nn.Module = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 1), torch.nn.BatchNorm2d(2))
+images: torch.Tensor = torch.rand(4, 3, 32, 32)
+"""
+USE = """
+result: torch.Tensor = logits
+"""
+
+
+def readme_example() -> str:
+    (code, *_) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    return code
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed")
+def test_the_example_of_the_readme_passes_a_strict_type_checker(tmp_path):
+    (tmp_path / "example.py").write_text(SET_UP + readme_example() + USE)
+    config = tmp_path / "mypy.ini"
+    config.write_text("[mypy]\nfollow_imports = silent\n")  # report errors of the example only
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", str(config), "example.py"]
+    environment = {
+        "PATH": "",
+        "MYPYPATH": str(ROOT / "src"),
+        "MYPY_CACHE_DIR": str(ROOT / ".mypy_cache" / "readme"),
+    }
+    checked = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_example_of_the_readme_runs():
+    values: dict[str, object] = {}
+    exec(SET_UP + readme_example() + USE, values)  # the example is part of this repository
+    assert isinstance(values["result"], torch.Tensor)
+    assert values["result"].isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["adapt", "load", "METHODS", "Segmenter", "NetworkSpec"])
+def test_a_public_name_resolves(name):
+    assert getattr(ttdg, name) is not None
+    assert name in ttdg.__all__
+
+
+def test_adapt_is_a_function():
+    assert isinstance(ttdg.adapt, FunctionType)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        ttdg.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("method", ["universe", "judge"])
+def test_the_demo_model_has_the_parts_of_the_methods_with_a_prior(method):
+    model = ttdg.load("demo")
+    adapter = ttdg.adapt(model, method)
+    images = torch.randn(2, model.card.network.channels, 64, 64)
+    logits = adapter(images)
+    assert logits.shape == (2, model.card.network.labels, 64, 64)
+    assert logits.isfinite().all()
+    adapter.reset()
