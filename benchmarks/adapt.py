@@ -87,7 +87,9 @@ def peak_memory(make: Callable[[], Callable[[], object]]) -> float:
 
 
 def is_recorded(call: cuda_graph.GraphRunner | None) -> bool:
-    return call is not None and any(isinstance(known, cuda_graph._CapturedGraph) for known in call._entries.values())
+    return call is not None and any(
+        isinstance(known, cuda_graph._CapturedGraph) for known in call._entries.values()
+    )
 
 
 def training_step(network: torch.nn.Module, images: torch.Tensor) -> Callable[[], None]:

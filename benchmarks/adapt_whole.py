@@ -9,13 +9,13 @@ import psutil
 from ttdg.adaptation import METHODS, adapt
 from ttdg.adaptation.judge.fit import fit_judge
 from ttdg.checkpoints import Model
-from ttdg.data import Arrays, Benchmark, find_sites, stream
+from ttdg.data import Arrays, Benchmark, find_sites, load_sources, stream
 from ttdg.evaluation.records import write_rows
 from ttdg.evaluation.site import Setting, evaluate_site
 from ttdg.metrics import score
-from ttdg.networks import Segmenter, cuda_graph
+from ttdg.networks import Segmenter, cuda_graph, level_channels
 from ttdg.prior import MorphologyPrior, prior_for
-from ttdg.training import Recipe, load_sources, make_fabric, train
+from ttdg.training import Recipe, make_fabric, train
 from ttdg.training.parts import fit_part
 from ttdg.types import Part
 
@@ -24,9 +24,9 @@ def made_parts(network: Segmenter, benchmark: Benchmark, arrays: Arrays, names: 
     """The parts these methods need, fitted for a moment: speed does not depend on how well."""
     wanted = {part for name in names for part in METHODS[name].parts}
     site, device = {"a": arrays}, next(network.parameters()).device
-    parts = (
-        {"prior": prior_for(network, len(benchmark.labels)).to_part()} if wanted & {"prior", "judge"} else {}
-    )
+    parts = {}
+    if wanted & {"prior", "judge"}:
+        parts["prior"] = prior_for(level_channels(network), len(benchmark.labels)).to_part()
     if "judge" in wanted:
         prior = MorphologyPrior.from_part(parts["prior"]).to(device)
         parts["judge"] = fit_judge(network, prior, site, site, benchmark, draws=1, mixing_steps=1)

@@ -33,7 +33,7 @@ from ttdg.data import (
     stream,
     to_batch,
 )
-from ttdg.data.threads import default_workers
+from ttdg.data.threads import available_cores
 
 
 def main() -> None:
@@ -46,11 +46,11 @@ def main() -> None:
         cases = site.cases
         width, height = Image.open(cases[0].image).size
         print(
-            f"{len(cases)} cases, the first {width} × {height}, to {benchmark.size}²; {default_workers()} cores"
+            f"{len(cases)} cases, the first {width} × {height}, to {benchmark.size}²; {available_cores()} cores"
         )
 
         rates = {}
-        for workers in sorted({1, 2, default_workers()}):
+        for workers in sorted({1, 2, available_cores()}):
             decode = partial(load_arrays, cases, benchmark, workers)
             rates[f"decode into memory, {workers} threads"] = rate(decode, len(cases))
         read = partial(stream_through, cases, benchmark, 4)

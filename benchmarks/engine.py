@@ -28,8 +28,8 @@ REGIONS = ("disc", "cup")
 def made_up(folder: Path, rows: int) -> int:
     """Write a run with random values and at least `rows` rows: 10 methods, 5 targets, as many seeds as needed."""
     from ttdg.bench.jobs import Scoring, key_of
+    from ttdg.bench.protocols import Target
     from ttdg.bench.run_file import RunPlan, TableEntry, write_run
-    from ttdg.evaluation.protocols import Target
     from ttdg.evaluation.records import COLUMNS
 
     per_job = IMAGES * (len(REGIONS) * len(METRICS) + 1)

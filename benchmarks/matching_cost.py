@@ -14,8 +14,8 @@ from collections.abc import Callable
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from ttdg.graphs import Affinity
 from ttdg.matching import assign, qap_direction, soft_affinity, solve
+from ttdg.prior import Affinity
 
 
 def pairwise(nodes: torch.Tensor, mask: torch.Tensor, affinity: Affinity) -> None:

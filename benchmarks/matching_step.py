@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from matching_timing import D, H, N, Runs, captured, race, random_problem, table
-from ttdg.graphs import Affinity, MLPAffinity
 from ttdg.matching import assign, matching_loss, qap_direction, soft_affinity, solve
+from ttdg.prior import Affinity, MLPAffinity
 
 
 def step(affinity: nn.Module, nodes: Tensor, edges: Tensor, mask: Tensor, universe: Tensor) -> None:

@@ -23,8 +23,8 @@ from ttdg.adaptation import METHODS, adapt
 from ttdg.adaptation.judge.fit import fit_judge
 from ttdg.checkpoints import Model, ModelCard
 from ttdg.data import Arrays, Benchmark, Exact
-from ttdg.evaluation.cost import counted_passes
-from ttdg.networks import NetworkSpec, Segmenter, cuda_graph
+from ttdg.networks import NetworkSpec, Segmenter, cuda_graph, level_channels
+from ttdg.networks.passes import counted_passes
 from ttdg.prior import prior_for
 from ttdg.training import Recipe, make_fabric
 from ttdg.training.learner import Learner
@@ -56,7 +56,8 @@ def with_judge(network: Segmenter) -> Model:
     arrays = Arrays(images, (images[:, 0] // 100).to(torch.uint8), tuple("abcdefgh"))
     names, regions = ("background", "rim", "cup"), {"disc": (1, 2), "cup": (2,)}
     benchmark = Benchmark("noise", names, Exact({i: i for i in range(LABELS)}), regions, "minmax", SIZE)
-    prior, site = prior_for(network, LABELS), {"site": arrays}
+    device, site = next(network.parameters()).device, {"site": arrays}
+    prior = prior_for(level_channels(network), LABELS).to(device)
     judge = fit_judge(network, prior, site, site, benchmark, draws=1, mixing_steps=1)
     return Model(network, ModelCard(network.spec, benchmark), {"prior": prior.to_part(), "judge": judge})
 
@@ -92,7 +93,7 @@ def trained(recipe: Recipe, graphs: bool) -> tuple[list[Tensor], str]:
     with nullcontext() if graphs else cuda_graph.disabled():
         torch.manual_seed(0)
         network = build_network(recipe, LABELS)
-        prior = prior_for(network, LABELS) if recipe.universe else None
+        prior = prior_for(level_channels(network), LABELS) if recipe.universe else None
         learner = Learner(network, prior, recipe.loss, recipe.universe)
         update = set_up(make_fabric(recipe, "cuda"), learner, recipe)
         start = {name: value.clone() for name, value in learner.state_dict().items()}

@@ -24,9 +24,8 @@ from ttdg.adaptation.judge.mixing import fit_mixing
 from ttdg.bench.jobs import Training
 from ttdg.bench.run_file import read_run
 from ttdg.checkpoints import load
-from ttdg.data import Arrays, find_sites, load_site
+from ttdg.data import Arrays, find_sites, load_site, load_sources
 from ttdg.prior import MorphologyPrior
-from ttdg.training import load_sources
 
 
 def save_evidence(folder: Path, data: Path, options: argparse.Namespace) -> str:

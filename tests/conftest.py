@@ -7,12 +7,12 @@ from PIL import Image
 
 from ttdg.bench.config import parse_config
 from ttdg.bench.folder import RunFolder
-from ttdg.bench.plan import plan_jobs, summarise_data
+from ttdg.bench.plan import plan_jobs
 from ttdg.bench.run import run_jobs
 from ttdg.bench.run_file import RunPlan, write_run
 from ttdg.bench.worker import run_job
 from ttdg.checkpoints import Model, ModelCard
-from ttdg.data import find_sites, load_benchmark
+from ttdg.data import find_sites, load_benchmark, summarise_data
 from ttdg.networks import NetworkSpec, Segmenter
 
 torch.set_num_threads(1)

@@ -9,7 +9,6 @@ FILES = sorted(path for path in SRC.rglob("*.py") if path.relative_to(SRC).parts
 LAYERS = (
     {"types", "errors", "files"},
     {"matching", "networks", "data", "metrics"},
-    {"graphs"},
     {"prior"},
     {"checkpoints"},
     {"training", "adaptation"},

@@ -68,6 +68,23 @@ def recipe_pilot() -> str:
     return table(("recipe", "polyp without etis", "fundus without drishti: disc", "cup"), lines)
 
 
+def source_recipes() -> str:
+    """Nested leave-one-site-out: mean Dice at left-out source sites, for each recipe of the source model."""
+    found: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows_of("source-recipes.csv"):
+        found[row["recipe"], int(row["steps"])][row["benchmark"]].append(float(row["dice"]))
+    complete = {
+        benchmark: max(len(by[benchmark]) for by in found.values()) for benchmark in ("polyp", "fundus")
+    }
+    lines = []
+    for (recipe, steps), by in sorted(found.items(), key=lambda item: (item[0][1], item[0][0] != "standard")):
+        if all(len(by[benchmark]) == count for benchmark, count in complete.items()):
+            lines.append(
+                (recipe, str(steps), *(f"{statistics.mean(by[benchmark]):.2f}" for benchmark in complete))
+            )
+    return table(("augmentation", "steps", *(f"{b} ({n} scores)" for b, n in complete.items())), lines)
+
+
 def drawn_hospitals() -> str:
     """Dice at each synthetic hospital, by a model that was trained at the other four; regions are averaged."""
     found: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))

@@ -65,6 +65,7 @@ TABLES: Mapping[str, Callable[[], str]] = {  # name in `<!-- table: NAME -->` â†
     "methods": lambda: printed("methods"),
     "first-study": studies.first_study,
     "recipe-pilot": studies.recipe_pilot,
+    "source-recipes": studies.source_recipes,
     "drawn-hospitals": studies.drawn_hospitals,
     "speed": studies.speed,
 }

@@ -12,6 +12,7 @@ from pathlib import Path
 def atomic_file(path: Path) -> Iterator[Path]:
     """A temporary path to write to. It is renamed to `path` if the block ends without an exception."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    mode = 0o666 & ~_umask()  # a temporary file is readable by its owner only
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
     os.close(handle)
     temporary = Path(name)
@@ -19,7 +20,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
+        os.chmod(temporary, mode)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -29,10 +30,9 @@ def atomic_file(path: Path) -> Iterator[Path]:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """A temporary folder to fill. It replaces `path` if the block ends without an exception."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}-"))
+    mask, temporary = _umask(), Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}-"))
     try:
         yield temporary
-        mask = _umask()
         os.chmod(temporary, 0o777 & ~mask)
         for file in temporary.rglob("*"):  # some libraries write files that only their owner may read
             os.chmod(file, (0o777 if file.is_dir() else 0o666) & ~mask)

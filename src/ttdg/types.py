@@ -4,10 +4,13 @@ Shape annotations use the same letters everywhere: m graphs, n nodes, h node wid
 c channels or classes, r regions.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -46,3 +49,13 @@ class Part:
     fitted: Mapping[str, Any] = field(
         default_factory=dict
     )  # how it was fitted, e.g. number of steps; {} if unknown
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the names and bytes of the tensors. A judge stores that of the prior it was fitted with."""
+        digest = hashlib.sha256()
+        for name in sorted(self.tensors):
+            digest.update(name.encode())
+            tensor = self.tensors[name].detach().cpu().contiguous()
+            digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()

@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ttdg.adaptation import METHODS, adapt
 from ttdg.adaptation.judge.fit import fit_judge
 from ttdg.data import Arrays, Benchmark, Exact
-from ttdg.networks import NetworkSpec, Segmenter
+from ttdg.networks import NetworkSpec, Segmenter, level_channels
 from ttdg.networks import pyramid as levels
 from ttdg.networks.heads.consistency import ElementWiseNet
 from ttdg.networks.heads.denoiser import Denoiser
@@ -61,7 +61,9 @@ def a_consistency(network: nn.Module) -> Part:
 
 
 def a_prior(network: nn.Module) -> Part:
-    return prior_for(network, network.spec.labels, node_dim=16, points=8, per_tissue=6).to_part()
+    return prior_for(
+        level_channels(network), network.spec.labels, node_dim=16, points=8, per_tissue=6
+    ).to_part()
 
 
 def a_judge(network: nn.Module) -> Part:
@@ -146,6 +148,9 @@ class TinyUNet(nn.Module):
         return self.decode(self.encode(padded))[..., :h, :w]
 
 
+FEWER_STEPS = {"nc-ttt": {"steps": 2}}
+
+
 @dataclass(frozen=True)
 class Ready:
     """A source network and its parts, with the interface of a loaded checkpoint."""
@@ -155,6 +160,10 @@ class Ready:
 
     def adapt(self, method: str, **options: Any) -> Any:
         return adapt(self, method, **options)
+
+    def quick(self, method: str, **options: Any) -> Any:
+        """An adapter with default options, except for a method that takes many steps."""
+        return adapt(self, method, **{**FEWER_STEPS.get(method, {}), **options})
 
 
 @cache

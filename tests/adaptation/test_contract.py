@@ -87,7 +87,7 @@ DESCENDING = {  # options with which the loss is the same function at every step
     "domainadaptor": {"loss": "entropy"},  # GEM's temperature depends on the logits
     "vptta": {"warm": 1e-9, "size": 0.3},  # else the target statistics follow the stream
 }
-RANDOM = {"grata", "itta"}  # the loss has new random views or styles at every step; see their own tests
+RANDOM = {"deynet", "grata", "itta"}  # new random views, styles or noise at every step; see their own tests
 STREAM = {"sictta": 12}  # number of batches after which a method needs the most passes
 
 
@@ -117,8 +117,8 @@ def moved(network: nn.Module, source: nn.Module) -> set[str]:
 
 @pytest.mark.parametrize("name", ALL)
 def test_answers_are_finite_and_carry_no_gradient(name, ready):
-    adapter = ready(name).adapt(name)
-    for seed in range(3):
+    adapter = ready(name).quick(name)
+    for seed in range(2):
         logits = adapter(some_images(seed=seed))
         assert logits.shape == (4, 2, 16, 16)
         assert logits.isfinite().all()
@@ -128,7 +128,7 @@ def test_answers_are_finite_and_carry_no_gradient(name, ready):
 @pytest.mark.parametrize("name", ALL)
 def test_reset_is_bit_exact(name, ready):
     source = ready(name)
-    adapter = source.adapt(name)
+    adapter = source.quick(name)
     answers = [adapter(some_images(seed=seed)) for seed in (1, 5)]
     adapter.reset()
     assert moved(adapter.network, source.network) == set()
@@ -143,7 +143,7 @@ def test_the_users_network_is_never_touched(name, ready):
     source = ready(name)
     network = source.network.train().requires_grad_(True)
     before, classes = copy.deepcopy(network.state_dict()), [type(module) for module in network.modules()]
-    source.adapt(name)(some_images())
+    source.quick(name)(some_images())
     assert network.training
     assert all(parameter.requires_grad and parameter.grad is None for parameter in network.parameters())
     assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
@@ -153,11 +153,11 @@ def test_the_users_network_is_never_touched(name, ready):
 @pytest.mark.parametrize("name", ALL)
 def test_the_same_stream_gives_the_same_answers(name, ready):
     torch.manual_seed(1)
-    a = ready(name).adapt(name)
-    answers = [a(some_images(seed=seed)) for seed in range(3)]
-    b = ready(name).adapt(name)
+    a = ready(name).quick(name)
+    answers = [a(some_images(seed=seed)) for seed in range(2)]
+    b = ready(name).quick(name)
     torch.manual_seed(2)  # no method uses the global generator
-    assert all(torch.equal(answers[seed], b(some_images(seed=seed))) for seed in range(3))
+    assert all(torch.equal(answers[seed], b(some_images(seed=seed))) for seed in range(2))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -171,8 +171,8 @@ def test_what_is_declared_moves_and_nothing_else(name, ready):
 @pytest.mark.parametrize("name", ALL)
 def test_memory_is_declared(name, ready):
     """Without memory, a batch is predicted as if it were the first."""
-    a, b = ready(name).adapt(name), ready(name).adapt(name)
-    for seed in range(3):
+    a, b = ready(name).quick(name), ready(name).quick(name)
+    for seed in range(2):
         a(some_images(seed=seed))
     same = torch.equal(a(some_images(seed=9)), b(some_images(seed=9)))
     assert same is not METHODS[name].memory
@@ -224,7 +224,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_images_are_survived(name, kind, ready):
-    adapter = ready(name).adapt(name)
+    adapter = ready(name).quick(name)
     for _ in range(2):  # the second call uses the state that the first one left
         assert adapter(HOSTILE[kind]).isfinite().all()
     assert all(value.isfinite().all() for value in adapter.network.state_dict().values())
@@ -232,7 +232,7 @@ def test_hostile_images_are_survived(name, kind, ready):
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_batch_of_nan_does_not_poison_the_network(name, ready):
-    adapter = ready(name).adapt(name)
+    adapter = ready(name).quick(name)
     for batch in (some_images(), torch.full((2, 3, 16, 16), float("nan")), some_images()):
         answer = adapter(batch)
     assert answer.isfinite().all()
@@ -240,7 +240,7 @@ def test_a_batch_of_nan_does_not_poison_the_network(name, ready):
 
 @pytest.mark.parametrize("name", ALL)
 def test_batches_may_differ_in_size(name, ready):
-    adapter = ready(name).adapt(name)
+    adapter = ready(name).quick(name)
     for count, size in ((3, 32), (1, 64), (4, 32)):
         assert adapter(some_images(count, size=size)).shape == (count, 2, size, size)
 
@@ -295,7 +295,7 @@ def test_passes_are_counted_as_declared(name, ready):
     for end, module in enumerate(convolutions(source.network)):
         module.register_forward_hook(hook(end))
     adapter, most = source.adapt(name), {"forward": 0.0, "backward": 0.0}
-    for seed in range(STREAM.get(name, 3)):
+    for seed in range(STREAM.get(name, 2)):
         seen.clear()
         adapter(some_images(seed=seed))
         most = {way: max(most[way], *(n for (_, w), n in seen.items() if w == way), 0.0) for way in most}
@@ -325,7 +325,7 @@ def loss_of(adapter, images) -> float:
 def test_grey_images_and_sigmoid_heads_work(name, channels, labels, ready):
     options = {"head": "sigmoid"} if "head" in defaults(name) else {}
     labels = labels if options else max(labels, 2)
-    adapter = ready(name, channels, labels).adapt(name, **options)
+    adapter = ready(name, channels, labels).quick(name, **options)
     for seed in range(2):
         answer = adapter(some_images(channels=channels, seed=seed))
         assert answer.shape == (4, labels, 16, 16)
@@ -363,7 +363,7 @@ def test_a_network_without_encode_and_decode_is_refused(name, ready):
 
 @pytest.mark.parametrize("name", ALL)
 def test_episodic_answers_do_not_depend_on_the_order_of_batches(name, ready):
-    adapter, batches = ready(name).adapt(name), [some_images(seed=s) for s in range(3)]
+    adapter, batches = ready(name).quick(name), [some_images(seed=s) for s in range(2)]
 
     def episodic(order):
         answers = {}
@@ -372,8 +372,8 @@ def test_episodic_answers_do_not_depend_on_the_order_of_batches(name, ready):
             answers[index] = adapter(batches[index])
         return answers
 
-    forth, back = episodic([0, 1, 2]), episodic([2, 0, 1])
-    assert all(torch.equal(forth[i], back[i]) for i in range(3))
+    forth, back = episodic([0, 1]), episodic([1, 0])
+    assert all(torch.equal(forth[i], back[i]) for i in range(2))
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -1,4 +1,4 @@
-"""Steps, and steps that must not be taken."""
+"""Optimiser steps, skipped steps and snapshots."""
 
 import pytest
 import torch

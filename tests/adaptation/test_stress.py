@@ -11,7 +11,6 @@ import torch
 from ttdg.adaptation import METHODS, defaults
 
 SHORT, LONG, FULL = 20, 500, 450  # steps; every memory is full after FULL steps
-CHEAP = {"nc-ttt": {"steps": 2}}  # options that shorten a call
 
 
 def hostile(step: int) -> torch.Tensor:
@@ -57,7 +56,7 @@ def survive(adapter, steps: int) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_hostile_stream_is_survived(name, ready):
-    survive(ready(name).adapt(name, **CHEAP.get(name, {})), SHORT)
+    survive(ready(name).quick(name), SHORT)
 
 
 @pytest.mark.slow
@@ -68,7 +67,7 @@ def test_a_long_hostile_stream_is_survived(name, ready):
 
 @pytest.mark.parametrize("name", [name for name in METHODS if "lr" in defaults(name)])
 def test_a_rate_a_thousand_times_too_large_is_survived(name, ready):
-    adapter = ready(name).adapt(name, lr=1000 * defaults(name)["lr"], **CHEAP.get(name, {}))
+    adapter = ready(name).quick(name, lr=1000 * defaults(name)["lr"])
     for step in range(SHORT):
         assert adapter(hostile(step)).isfinite().all()
 

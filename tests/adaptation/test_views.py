@@ -73,13 +73,13 @@ def test_a_view_by_hand_where_every_draw_is_the_same(draw, monkeypatch):
 
 
 def plateaus(count: int, factors: tuple[float, ...] = (1.0,)) -> torch.Tensor:
-    """Images of five even steps from 0 to 1, too wide for blur to reach their middles; rows are alike."""
+    """Images with five flat steps from 0 to 1, so wide that blur does not change their centres; all rows are equal."""
     steps = torch.linspace(0, 1, 5).repeat_interleave(21)
     return torch.tensor(factors)[:, None, None] * steps.expand(count, 1, 30, -1)
 
 
 def middles(images: torch.Tensor) -> torch.Tensor:
-    """How high each channel's steps are in its own range."""
+    """Heights of the steps of each channel, scaled to the range of the channel."""
     x = images[..., 15, 10::21]
     return (x - x[..., :1]) / (x[..., -1:] - x[..., :1])
 
@@ -91,13 +91,13 @@ def test_half_of_the_images_get_noise():
 
 
 def test_three_quarters_of_the_images_get_inverted_gamma_and_contrast_is_clipped_to_a_channels_range():
-    """Brightness and contrast leave the middle step where it is, and contrast, once clipped, spreads the others."""
+    """Brightness and contrast keep the relative height of the middle step; clipped contrast moves the others."""
     y = photometric_view(plateaus(600, (1.0, 0.5)), torch.Generator().manual_seed(0))
     quiet = torch.isclose(y, y[..., :1, :], atol=1e-4).flatten(1).all(1)
     steps = middles(y[quiet])
     straight = torch.isclose(steps[..., 2], torch.tensor(0.5), atol=1e-3).all(1)
     assert straight.float().mean().item() == pytest.approx(0.25, abs=0.08)
-    brighter = y[quiet].amax((2, 3)).argmax(1)  # reaches the image's own range, within which gamma acts
+    brighter = y[quiet].amax((2, 3)).argmax(1)  # spans the range of the image, in which gamma acts
     bent = steps[torch.arange(len(steps)), brighter, 2][~straight]
     assert bent.min().item() == pytest.approx(1 - 0.5**0.5, abs=0.02)
     assert bent.max().item() == pytest.approx(1 - 0.5**2.0, abs=0.02)

@@ -108,7 +108,7 @@ def test_an_unreadable_checkpoint_is_one_sentence_and_touches_no_record(started,
     place.record(lost).unlink()
     weights = place.model(training) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
-    scoring_job._model.cache_clear()
+    scoring_job._last_model.clear()
     ended = run_jobs(dict(run.jobs), place, lambda: inline)
     assert list(ended.failed) == [lost]
     assert "copy the checkpoint again" in ended.failed[lost]

@@ -5,9 +5,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import ttdg
-from ttdg.checkpoints import content_hash, load, load_parts, part_digest, save, save_part
+from ttdg.checkpoints import content_hash, load, load_parts, save, save_part
 from ttdg.errors import UserError
-from ttdg.prior import MorphologyPrior, feature_maps
+from ttdg.networks import feature_maps
+from ttdg.prior import MorphologyPrior
 
 
 @pytest.fixture
@@ -119,7 +120,7 @@ def test_the_parts_of_the_demo_model_load_and_match_finitely():
 
 def test_the_judge_of_the_demo_model_was_fitted_with_its_prior():
     parts = ttdg.load("demo").parts
-    assert parts["judge"].settings["prior"] == part_digest(parts["prior"])
+    assert parts["judge"].settings["prior"] == parts["prior"].digest
 
 
 @pytest.mark.parametrize("name", ["prior", "judge"])

@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ttdg.adaptation import METHODS
+from ttdg.adaptation import METHODS, required_parts
 from ttdg.adaptation.adapter import Fixed, Method
-from ttdg.checkpoints import content_hash, fit_description, load_parts, part_digest, required_parts, save_part
+from ttdg.checkpoints import content_hash, fit_description, load_parts, save_part
 from ttdg.errors import UserError
 from ttdg.networks import NetworkSpec, Segmenter
 from ttdg.types import Part
@@ -74,7 +74,7 @@ def test_the_digest_that_stored_judges_contain_does_not_change():
     plain = hashlib.sha256()
     for name, value in sorted(A_PART.tensors.items()):
         plain.update(name.encode() + value.numpy().tobytes())
-    assert part_digest(A_PART) == plain.hexdigest()
+    assert A_PART.digest == plain.hexdigest()
 
 
 def test_how_a_part_was_fitted_is_stored_with_it(tmp_path):

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from ttdg.data.threads import default_workers, ordered_map
+from ttdg.data.threads import available_cores, ordered_map
 from ttdg.errors import UserError
 
 
@@ -59,7 +59,7 @@ def test_stopping_early_ends_the_threads():
 
 
 def test_there_is_at_least_one_worker_by_default():
-    assert default_workers() >= 1
+    assert available_cores() >= 1
 
 
 def test_a_negative_number_of_workers_is_refused():

@@ -45,6 +45,17 @@ def test_a_damaged_record_is_refused_in_words(tmp_path):
         read_about(tmp_path / "r.csv.gz")
 
 
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:-20], lambda b: b[:200] + b"!" * 30 + b[230:], lambda b: b""]
+)
+def test_a_record_with_damaged_rows_is_refused_in_words(tmp_path, damage):
+    path = tmp_path / "r.csv.gz"
+    write_rows(path, an_evaluation().about, an_evaluation().rows)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(UserError, match="is not a record of this benchmark"):
+        read_rows(path)
+
+
 def test_the_csv_for_people_has_one_line_per_image_and_region(tmp_path):
     one = an_evaluation()
     assert write_wide(tmp_path / "r.csv", [(one.about, one.rows)]) == 4

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from ttdg.adaptation import Assessment, adapt
-from ttdg.evaluation.protocols import STREAMS
+from ttdg.bench.protocols import STREAMS
 from ttdg.evaluation.scoring import measure_all, score_streams
 from ttdg.evaluation.streams import TargetStream, answers
 from ttdg.types import Batch
@@ -50,6 +50,28 @@ def test_each_stream_forgets_when_it_says_it_does():
 
 def test_a_method_without_memory_answers_two_passes_as_it_answers_one():
     assert states("offline", memory=False) == states("online")
+
+
+class Learning(Counter):
+    """Learns a site by counting its images, and answers with that number."""
+
+    def learn(self, site):
+        self.seen = 100 + sum(len(images) for images in site)
+
+    def predict_frozen(self, images):
+        return self._logits(images)
+
+
+def test_a_folder_is_learned_whole_and_then_answered_by_the_frozen_state():
+    adapter = Learning()
+    adapter.network = torch.nn.Conv2d(1, 1, 1)
+    targets = [a_target("a", 3), a_target("b", 2)]
+    states_of_answers = [int(a.logits.max()) for _, a in answers(adapter, targets, "folder")]
+    assert states_of_answers == [103, 103, 103, 102, 102]
+
+
+def test_a_folder_is_offline_for_methods_that_do_not_learn_a_site():
+    assert states("folder") == states("offline")
 
 
 def test_offline_says_so_wherever_it_is_named():

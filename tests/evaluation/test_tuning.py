@@ -10,12 +10,11 @@ from ttdg.adaptation import METHODS, adapt, defaults
 from ttdg.checkpoints import save
 from ttdg.cli import app
 from ttdg.cli.tune import small_hospitals_note
-from ttdg.data import Arrays, find_sites, load_benchmark, split
+from ttdg.data import Arrays, find_sites, load_benchmark, load_sources, split
 from ttdg.errors import UserError
 from ttdg.evaluation import tuning
 from ttdg.evaluation.scoring import measure_dice, score_streams
 from ttdg.evaluation.tuning import BUDGET, Search, configurations, grid_of, hospital_stream
-from ttdg.training import load_sources
 
 SMALL = Search(hospitals=2, images=4, batch=2)
 

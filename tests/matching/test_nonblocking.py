@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ttdg.graphs import Affinity, Edges, MLPAffinity, sample_nodes
 from ttdg.matching import (
     assign,
     matching_loss,
@@ -24,6 +23,7 @@ from ttdg.matching import (
 )
 from ttdg.matching.nonblocking import NonBlockingAll
 from ttdg.matching.sinkhorn import sinkhorn
+from ttdg.prior import Affinity, Edges, MLPAffinity, sample_nodes
 
 aten = torch.ops.aten
 
@@ -105,7 +105,7 @@ def test_the_solver_its_parts_and_its_losses_do_not_block(launches):
 
 def test_sampling_nodes_does_not_block(launches):
     order = torch.arange(64)
-    sampling = sys.modules["ttdg.graphs.sampling"]
+    sampling = sys.modules["ttdg.prior.sampling"]
     with pytest.MonkeyPatch.context() as patch:  # the real `z_order` copies to the device once, then caches
         patch.setattr(sampling, "z_order", lambda height, width, device: order[: height * width])
         nodes = sample_nodes(

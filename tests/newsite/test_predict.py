@@ -14,8 +14,8 @@ import torch
 from PIL import Image
 
 from ttdg.checkpoints import save
+from ttdg.data import new_images as reading
 from ttdg.errors import UserError
-from ttdg.newsite import images as reading
 from ttdg.newsite import predict
 from ttdg.newsite.overlay import draw_overlay
 
@@ -198,16 +198,6 @@ def test_the_folder_is_listed_once_and_each_image_is_opened_once(
         assert {path: access["open", path] for path in readable} == dict.fromkeys(readable, 1)
         listings = access["os.listdir", images] + access["os.scandir", images]
         assert listings == 1 + 1  # one of them by this test
-
-
-def test_a_finished_folder_needs_no_adapter(disc_model, images, tmp_path, monkeypatch):
-    predict(disc_model, images, tmp_path / "out", method="norm")
-
-    def fail(*arguments, **options):
-        raise AssertionError("an adapter was built")
-
-    monkeypatch.setattr(sys.modules["ttdg.newsite.predict"], "adapt", fail)
-    assert predict(disc_model, images, tmp_path / "out", method="norm").kept == 7
 
 
 @pytest.mark.parametrize(

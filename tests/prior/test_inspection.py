@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from ttdg.checkpoints import save
 from ttdg.cli import app
 from ttdg.data import Arrays
-from ttdg.graphs import Nodes
-from ttdg.prior import MorphologyPrior, PriorSpec, inspection, prior_for
+from ttdg.networks import level_channels
+from ttdg.prior import MorphologyPrior, Nodes, PriorSpec, inspection, prior_for
 from ttdg.report.figures import atlas
 
 LABELS, PER_TISSUE = 3, 6
@@ -103,7 +103,7 @@ def test_nodes_have_the_true_labels(disc_model):
     masks = torch.zeros(3, 32, 32, dtype=torch.uint8)
     masks[:2, 8:20, 8:20] = 1
     images = torch.randint(256, (3, 3, 32, 32)).to(torch.uint8)
-    prior = prior_for(disc_model.network, 2, points=8, per_tissue=6)
+    prior = prior_for(level_channels(disc_model.network), 2, points=8, per_tissue=6)
     inspected = inspection.collect_nodes(
         disc_model.network, prior, {"s": Arrays(images, masks, tuple("abc"))}, "minmax"
     )
@@ -114,7 +114,7 @@ def test_nodes_have_the_true_labels(disc_model):
 
 
 def test_the_command_prints_a_table_and_writes_picture_and_json(disc_model, discs, tmp_path):
-    prior = prior_for(disc_model.network, 2, points=8, per_tissue=6)
+    prior = prior_for(level_channels(disc_model.network), 2, points=8, per_tissue=6)
     save(tmp_path / "m", disc_model.network, disc_model.card, {"prior": prior.to_part()})
     arguments = [
         "prior",

@@ -6,16 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from ttdg.graphs import Nodes
-from ttdg.networks import NetworkSpec, Segmenter
-from ttdg.prior import MorphologyPrior, PriorSpec, prior_for
+from ttdg.networks import NetworkSpec, Segmenter, level_channels
+from ttdg.prior import MorphologyPrior, Nodes, PriorSpec, prior_for
 from ttdg.prior.locations import (
     PointLocations,
-    location_error,
-    match_separately,
     point_locations,
     relative_radii,
 )
+from ttdg.prior.universe_signals import matching_signals
 
 LABELS, POINTS = 2, 6
 
@@ -48,26 +46,25 @@ def test_relative_radii_do_not_depend_on_zoom_orientation_and_position(prior):
 
 
 def test_the_error_is_zero_at_the_location_of_the_point_and_clipped_far_away(prior):
-    nodes = nodes_at(ring(4, 0.2))
-    U = match_separately(prior, nodes)
+    nodes = nodes_at(ring(6, 0.2))
     d = len(prior.universe)
     here = PointLocations(torch.ones(d), torch.full((d,), 0.1), torch.full((d,), 1 / d))
     elsewhere = PointLocations(torch.full((d,), 1.2), torch.full((d,), 0.1), torch.full((d,), 1 / d))
-    assert location_error(here, prior, nodes, U).item() == pytest.approx(0, abs=1e-6)
-    assert location_error(elsewhere, prior, nodes, U).item() == pytest.approx(4, rel=1e-3)
+    assert matching_signals(prior, here, nodes)["place"].item() == pytest.approx(0, abs=1e-6)
+    assert matching_signals(prior, elsewhere, nodes)["place"].item() == pytest.approx(4, rel=1e-3)
 
 
 def test_an_image_without_a_structure_has_no_location_error(prior):
-    nodes = nodes_at(ring(4, 0.2), tissue=1)
+    nodes = nodes_at(ring(6, 0.2), tissue=1)
     d = len(prior.universe)
     locations = PointLocations(torch.zeros(d), torch.full((d,), 0.1), torch.full((d,), 1 / d))
-    assert location_error(locations, prior, nodes, match_separately(prior, nodes)).item() == 0
+    assert matching_signals(prior, locations, nodes)["place"].item() == 0
 
 
 def test_locations_do_not_depend_on_the_batching_of_images():
     torch.manual_seed(0)
     network = Segmenter(NetworkSpec(LABELS, "light")).eval()
-    prior = prior_for(network, LABELS, node_dim=8, points=POINTS, per_tissue=5)
+    prior = prior_for(level_channels(network), LABELS, node_dim=8, points=POINTS, per_tissue=5)
     labels = torch.zeros(3, 32, 32, dtype=torch.long)
     labels[:, 8:24, 4:20] = 1
     images = torch.randn(3, 3, 32, 32)

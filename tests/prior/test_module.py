@@ -8,19 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from ttdg.checkpoints import load_parts, part_digest, save_part
+from ttdg.checkpoints import load_parts, save_part
 from ttdg.errors import UserError
-from ttdg.graphs import Nodes
-from ttdg.networks import NetworkSpec, Segmenter
-from ttdg.prior import (
-    RING_CELLS,
-    MorphologyPrior,
-    PriorSpec,
-    add_ring_label,
-    feature_maps,
-    prior_for,
-    prior_loss,
-)
+from ttdg.networks import NetworkSpec, Segmenter, feature_maps, level_channels
+from ttdg.prior import RING_CELLS, MorphologyPrior, Nodes, PriorSpec, add_ring_label, prior_for, prior_loss
 
 LABELS, SIDE = 3, 64
 
@@ -191,7 +182,7 @@ def test_a_stored_prior_is_restored_bit_for_bit(tmp_path):
     again = MorphologyPrior.from_part(load_parts(tmp_path, "abc")["prior"])
     assert again.spec == prior.spec
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in prior.state_dict().items())
-    assert part_digest(again.to_part()) == part_digest(prior.to_part())
+    assert again.to_part().digest == prior.to_part().digest
     nodes = some_nodes(prior)
     assert torch.equal(again.match(nodes), prior.match(nodes))
 
@@ -200,19 +191,19 @@ def test_a_digest_changes_with_any_tensor():
     a, b = a_prior(0), a_prior(0)
     with torch.no_grad():
         b.universe[0, 0] += 1e-3
-    assert part_digest(a.to_part()) != part_digest(b.to_part())
+    assert a.to_part().digest != b.to_part().digest
 
 
 def test_a_random_universe_keeps_the_projection_and_nothing_else():
     prior = a_prior()
-    before = part_digest(prior.to_part())
+    before = prior.to_part().digest
     a, b, c = prior.with_random_universe(), prior.with_random_universe(), prior.with_random_universe(1)
     assert torch.equal(a.universe, b.universe)
     assert not torch.equal(a.universe, c.universe)
     assert not torch.equal(a.universe, prior.universe)
     assert torch.equal(a.output.weight, prior.output.weight)
     assert torch.allclose(a.universe.norm(dim=1), torch.ones(()), atol=1e-5)
-    assert part_digest(prior.to_part()) == before
+    assert prior.to_part().digest == before
 
 
 def test_more_nodes_than_points_are_refused():
@@ -234,7 +225,7 @@ def network() -> Segmenter:
 def test_feature_maps_also_returns_the_networks_logits_for_any_size(network, size):
     images = torch.randn(2, 3, *size)
     logits, maps = feature_maps(network, images)
-    prior = prior_for(network, LABELS)
+    prior = prior_for(level_channels(network), LABELS)
     assert torch.allclose(logits, network(images), atol=1e-6)
     assert prior.project(maps, size).shape[2:] == (-(-size[0] // 4), -(-size[1] // 4))
     assert torch.allclose(prior.project(maps, size).norm(dim=1), torch.ones(()), atol=1e-5)
@@ -242,7 +233,7 @@ def test_feature_maps_also_returns_the_networks_logits_for_any_size(network, siz
 
 @torch.no_grad()
 def test_nodes_are_at_positions_of_their_label(network):
-    prior, labels = prior_for(network, LABELS), rings(2)
+    prior, labels = prior_for(level_channels(network), LABELS), rings(2)
     nodes = prior.nodes(prior.project(feature_maps(network, torch.randn(2, 3, SIDE, SIDE))[1]), labels)
     y, x = (nodes.coordinates * SIDE).long().clamp(max=SIDE - 1).unbind(2)
     seen = add_ring_label(labels, LABELS, (SIDE // 4, SIDE // 4))[torch.arange(2)[:, None], y, x]
@@ -251,7 +242,7 @@ def test_nodes_are_at_positions_of_their_label(network):
 
 
 def test_the_network_is_left_in_the_mode_it_was_in(network):
-    prior_for(network.train(), LABELS)
+    prior_for(level_channels(network.train()), LABELS)
     assert network.training
     network.eval()
 

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from ttdg.matching import universe_loss
-from ttdg.networks import NetworkSpec, Segmenter
-from ttdg.prior import MorphologyPrior, feature_maps, prior_for, prior_loss
+from ttdg.networks import NetworkSpec, Segmenter, feature_maps, level_channels
+from ttdg.prior import MorphologyPrior, prior_for, prior_loss
 from ttdg.prior.loss import gather_nodes
 from ttdg.training.learner import Learner
 from ttdg.training.losses import LOSSES
@@ -20,7 +20,7 @@ def network() -> Segmenter:
 
 def a_prior(network: Segmenter) -> MorphologyPrior:
     torch.manual_seed(1)
-    return prior_for(network, 2, node_dim=16, points=8, per_tissue=6)
+    return prior_for(level_channels(network), 2, node_dim=16, points=8, per_tissue=6)
 
 
 def a_batch(side: int = 32) -> tuple[Tensor, Tensor]:

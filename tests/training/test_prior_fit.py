@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import ttdg
-from ttdg.checkpoints import Model, part_digest
-from ttdg.data import find_sites, load_benchmark, normalise
+from ttdg.checkpoints import Model
+from ttdg.data import check_provenance, find_sites, load_benchmark, load_sources, normalise
 from ttdg.errors import UserError
-from ttdg.prior import MorphologyPrior, feature_maps, prior_loss
-from ttdg.training import load_sources, prior_fit
-from ttdg.training.sources import check_provenance
+from ttdg.networks import feature_maps
+from ttdg.prior import MorphologyPrior, prior_loss
+from ttdg.training import prior_fit
 
 SMALL = {"node_dim": 16, "points": 10, "per_tissue": 8}
 
@@ -38,7 +38,7 @@ def loss_on_held_out(prior: MorphologyPrior, model: Model, sources) -> float:
 def test_a_fit_repeats_and_leaves_the_network_as_it_is(disc_model, sources):
     before, state = copy.deepcopy(disc_model.network.state_dict()), torch.get_rng_state()
     a, b, c = (fit(disc_model, sources, seed=seed) for seed in (0, 0, 1))
-    assert part_digest(a.to_part()) == part_digest(b.to_part()) != part_digest(c.to_part())
+    assert a.to_part().digest == b.to_part().digest != c.to_part().digest
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(value, before[name]) for name, value in disc_model.network.state_dict().items())
     assert all(parameter.requires_grad for parameter in disc_model.network.parameters())

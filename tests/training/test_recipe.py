@@ -17,8 +17,8 @@ from ttdg.cli.fit import fit_prior_command
 from ttdg.cli.train import train_command
 from ttdg.data import AUGMENTATIONS
 from ttdg.errors import UserError
-from ttdg.networks import ENCODERS, NetworkSpec, Segmenter
-from ttdg.prior import feature_maps, prior_for
+from ttdg.networks import ENCODERS, NetworkSpec, Segmenter, feature_maps, level_channels
+from ttdg.prior import prior_for
 from ttdg.training import Recipe, loop, parts, prior_fit
 from ttdg.training.losses import LOSSES
 from ttdg.training.recipe import CHOICES, OPTIONAL
@@ -68,15 +68,18 @@ def test_the_stored_recipe_names_the_weights_not_their_folder(tmp_path):
 @pytest.mark.parametrize(("points", "nodes"), [(20, 20), (40, 32), (80, 32)])
 def test_the_prior_has_the_recipes_number_of_points_and_by_default_that_of_priorspec(points, nodes):
     network = Segmenter(NetworkSpec(2, "light"))
-    prior = prior_for(network, 2, **Recipe(points=points).prior_settings())
+    prior = prior_for(level_channels(network), 2, **Recipe(points=points).prior_settings())
     assert (len(prior.universe), prior.spec.per_tissue) == (3 * points, nodes)
-    assert prior_for(network, 2, **Recipe().prior_settings()).spec == prior_for(network, 2).spec
+    widths = level_channels(network)
+    assert prior_for(widths, 2, **Recipe().prior_settings()).spec == prior_for(widths, 2).spec
 
 
 @pytest.mark.parametrize(("sampling", "edges", "tau"), [(8, 0.5, 0.1), (2, 0.0, 0.2)])
 def test_sampling_edges_and_temperature_reach_the_prior(sampling, edges, tau):
     network = Segmenter(NetworkSpec(2, "light")).eval()
-    prior = prior_for(network, 2, **Recipe(sampling=sampling, edges=edges, tau=tau).prior_settings())
+    prior = prior_for(
+        level_channels(network), 2, **Recipe(sampling=sampling, edges=edges, tau=tau).prior_settings()
+    )
     assert (prior.spec.stride, prior.spec.edge_weight, prior.spec.tau) == (sampling, edges, tau)
     labels = torch.zeros(2, 64, 64, dtype=torch.long)
     labels[:, 16:48, 16:48] = 1

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from ttdg.checkpoints import load
-from ttdg.data import find_sites, load_benchmark, pack_site
+from ttdg.data import find_sites, load_benchmark, load_sources, pack_site
 from ttdg.errors import UserError
-from ttdg.training import Recipe, load_sources, loop, make_fabric, train
+from ttdg.training import Recipe, loop, make_fabric, train
 from ttdg.training.batches import Pool
 from ttdg.training.resume import State
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ttdg.adaptation.options import Option
 from ttdg.errors import UserError
+from ttdg.networks import batchnorm
 from ttdg.networks.capture import CaptureGuard, make_capturable, reset_optimiser
 from ttdg.networks.cuda_graph import GraphRunner
 
@@ -34,10 +35,19 @@ class Adapter(Protocol):
 
 @runtime_checkable
 class FrozenPredictor(Protocol):
-    """An adapter that can predict without another update, as the second pass of an offline stream does."""
+    """An adapter that can predict without another update, as the offline and folder streams ask."""
 
     def predict_frozen(self, images: Images) -> Logits:
         """Predict with the adapted state, and leave that state unchanged."""
+        ...
+
+
+@runtime_checkable
+class SiteLearner(Protocol):
+    """An adapter that can learn a whole unlabelled site before it predicts, as the folder stream asks."""
+
+    def learn(self, site: Iterable[Images]) -> None:
+        """Learn from all batches of a site; later predictions come from `predict_frozen`."""
         ...
 
 
@@ -99,8 +109,10 @@ class Method:
 class Fixed(Adapter):
     """An adapter without updates: the network predicts in the BatchNorm mode that it was given."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, mode: batchnorm.Mode = batchnorm.EVAL) -> None:
         self.network = network.eval()
+        if mode != batchnorm.EVAL or batchnorm.has_layers(network):  # EVAL needs no BatchNorm layer
+            batchnorm.use(network, mode)
         self._replay = GraphRunner(CaptureGuard(network))
 
     @torch.no_grad()

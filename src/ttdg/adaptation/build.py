@@ -1,14 +1,17 @@
 """Building an adapter from a network, the name of a method and its options."""
 
 import copy
+import random
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+import torch
 from torch import nn
 
 from ttdg.adaptation.adapter import Adapter
 from ttdg.adaptation.registry import METHODS, checked
-from ttdg.checkpoints import required_parts
+from ttdg.checkpoints import how_to_fit
 from ttdg.errors import UserError, suggestion
 from ttdg.types import Part
 
@@ -45,3 +48,20 @@ def adapt(model: nn.Module | Trained, method: str, **options: Any) -> Adapter:
     network, parts = (model, {}) if isinstance(model, nn.Module) else (model.network, model.parts)
     fitted = required_parts(method, METHODS[method].parts, parts)
     return METHODS[method].build(copy.deepcopy(network), *fitted, **values)
+
+
+def required_parts(method: str, needs: tuple[str, ...], parts: Mapping[str, Part]) -> list[Part]:
+    """The parts that a method needs, in the order of `needs`; raises `UserError` if one is missing."""
+    for name in needs:
+        if name not in parts:
+            raise UserError(
+                f"method {method!r} needs the part {name!r}, which this model does not have; {how_to_fit(name)}"
+            )
+    return [parts[name] for name in needs]
+
+
+def seed_all(seed: int) -> None:
+    """Seed every random generator that a method may use."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    torch.manual_seed(seed)

@@ -30,6 +30,7 @@ from ttdg.adaptation.methods import (
     vptta,
 )
 from ttdg.adaptation.options import Range
+from ttdg.adaptation.site_learning import self_training
 from ttdg.adaptation.universe import gradient, literal
 from ttdg.adaptation.universe import method as universe
 from ttdg.errors import UserError, suggestion
@@ -43,6 +44,7 @@ METHODS: dict[str, Method] = {
     "judge": judge.METHOD,
     "universe-gradient": gradient.METHOD,
     "universe-literal": literal.METHOD,
+    "self-training": self_training.METHOD,
     "sar": sar.METHOD,
     "dltta": dltta.METHOD,
     "domainadaptor": domain_adaptor.METHOD,

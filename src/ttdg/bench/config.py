@@ -19,7 +19,7 @@ from pydantic import (
 from ttdg.errors import UserError, suggestion
 
 ProtocolName = Literal["leave-one-out", "single-to-each", "single-to-mixture", "fixed-source"]
-StreamName = Literal["online", "episodic", "continual", "offline"]
+StreamName = Literal["online", "episodic", "continual", "offline", "folder"]
 Names = list[StrictStr]
 Positive = Annotated[StrictInt, Field(ge=1)]
 NonEmpty = {"min_length": 1}

@@ -8,11 +8,11 @@ from typing import Any
 
 from ttdg.bench.folder import RunFolder
 from ttdg.bench.jobs import Scoring, job_title
-from ttdg.bench.record_check import read_metadata
 from ttdg.bench.request import PreparedRun
 from ttdg.bench.run_file import RunPlan
 from ttdg.bench.scheduler import Schedule
 from ttdg.errors import UserError
+from ttdg.evaluation.records import read_about
 
 
 class RunningMeans:
@@ -27,7 +27,7 @@ class RunningMeans:
         for key in schedule.done - self.dice.keys():
             if isinstance(self.run.jobs[key], Scoring):
                 try:
-                    self.dice[key] = list(read_metadata(self.folder.record(key))["dice"].values())
+                    self.dice[key] = list(read_about(self.folder.record(key))["dice"].values())
                 except (UserError, KeyError, AttributeError):
                     self.dice[key] = []
 

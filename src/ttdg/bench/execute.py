@@ -1,26 +1,31 @@
 """Run one job: train a source model, fit a part, tune a method, or score it. Results are written atomically."""
 
+import gc
 import time
-from functools import lru_cache
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ttdg.adaptation import METHODS, seed_all
 from ttdg.bench.fitting import FitSource, fit
 from ttdg.bench.folder import RunFolder, exclusive_lock
 from ttdg.bench.jobs import Fitting, Job, Scoring, Training, Tuning, key_of, to_dict
 from ttdg.bench.scoring_job import open_model, open_scoring
 from ttdg.checkpoints import load, save_part, versions
-from ttdg.data import Benchmark, find_sites
-from ttdg.evaluation.cost import release
-from ttdg.evaluation.images import BenchmarkKey, held_out_images
+from ttdg.data import Benchmark, Sources, find_sites, load_sources
+from ttdg.data.image_cache import held_out_images
+from ttdg.evaluation.evaluate import evaluate
 from ttdg.evaluation.records import Row, write_rows
-from ttdg.evaluation.reproducibility import code_hash, seed_all
+from ttdg.evaluation.reproducibility import code_hash
+from ttdg.evaluation.scoring import measure_all
 from ttdg.evaluation.tuned_options import write_tuned
 from ttdg.evaluation.tuning import Search, search_record, tune
 from ttdg.files import atomic_folder
-from ttdg.training import Recipe, Sources, load_sources, make_fabric, train
+from ttdg.training import Recipe, make_fabric, train
+
+_last_sources: dict[tuple[Path, str], Sources] = {}  # by data folder and training key, which implies the rest
 
 
 def execute_job(job: Job, folder: RunFolder) -> None:
@@ -32,7 +37,14 @@ def execute_job(job: Job, folder: RunFolder) -> None:
         try:
             _run(job, folder)
         finally:
-            release(folder.device)
+            _release(folder.device)
+
+
+def _release(device: str) -> None:
+    """Free cached GPU memory, because other workers share the GPU."""
+    if device == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def _run(job: Job, folder: RunFolder) -> None:
@@ -50,24 +62,24 @@ def _run(job: Job, folder: RunFolder) -> None:
 def _train(job: Training, folder: RunFolder) -> None:
     benchmark = Benchmark.from_dict(job.benchmark)
     recipe = Recipe(**{**job.recipe, "encoder_weights": folder.encoder_weights})
-    sources = _sources(folder.data, key_of(job), tuple(job.sources), BenchmarkKey(benchmark))
+    sources = _sources(folder.data, key_of(job), job.sources, benchmark)
     train(
         sources.train, sources.held_out, benchmark, recipe, folder.model(key_of(job)),
         fabric=make_fabric(recipe, folder.device), provenance=sources.provenance,
     )  # fmt: skip
 
 
-@lru_cache(1)
-def _sources(data: Path, training: str, names: tuple[str, ...], benchmark: BenchmarkKey) -> Sources:
+def _sources(data: Path, training: str, names: Iterable[str], benchmark: Benchmark) -> Sources:
     """Decode the sources once for a model and for the parts that the same process fits to it."""
-    return load_sources(find_sites(data, list(names)), benchmark.benchmark)
+    if (data, training) not in _last_sources:
+        _last_sources.clear()
+        _last_sources[data, training] = load_sources(find_sites(data, list(names)), benchmark)
+    return _last_sources[data, training]
 
 
 def _fit(job: Fitting, folder: RunFolder) -> None:
     model = load(folder.model(job.training), folder.device)
-    sources = _sources(
-        folder.data, job.training, tuple(model.card.sources), BenchmarkKey(model.card.benchmark)
-    )
+    sources = _sources(folder.data, job.training, model.card.sources, model.card.benchmark)
     seed = int(model.card.recipe.get("seed", 0))
     seed_all(seed)
     part = fit(job.part, FitSource(model, sources, seed), job.settings)
@@ -93,7 +105,10 @@ def score_job(job: Scoring, folder: RunFolder) -> tuple[dict[str, Any], list[Row
     """Score a method on its targets; return the metadata and the rows of the record."""
     start = time.perf_counter()
     opened = open_scoring(job, folder)
-    result = opened.evaluate()
+    result = evaluate(
+        opened.adapter, opened.targets, job.stream, job.batch, opened.model.card.benchmark.regions,  # type: ignore[arg-type]
+        memory=METHODS[job.method].memory, measure=measure_all(job.surfaces, job.instances),
+    )  # fmt: skip
     about = {
         **result.about,
         "key": key_of(job),

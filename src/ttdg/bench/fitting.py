@@ -16,8 +16,8 @@ import torch
 from ttdg.adaptation.judge.fit import fit_judge
 from ttdg.adaptation.judge.readings import READING_SETS
 from ttdg.checkpoints import Model
+from ttdg.data import Sources
 from ttdg.errors import UserError, suggestion
-from ttdg.training import Sources
 from ttdg.training.parts import EXTRAS, fit_part
 from ttdg.types import Part
 

@@ -1,6 +1,5 @@
 """Paths inside a run's folder, and locks. The result of a job depends on none of them."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -87,8 +86,3 @@ def exclusive_lock(path: Path, wait: bool = True) -> Iterator[None]:
                 f"another run is using {path.parent}; wait until it ends, or choose another output folder"
             ) from None
         yield
-
-
-def available_cores() -> int:
-    """Return the number of CPU cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

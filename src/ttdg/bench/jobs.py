@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ttdg.evaluation.protocols import Target
+from ttdg.bench.protocols import Target
 from ttdg.evaluation.records import FORMAT
 
 # Recipe fields added after the first records: at these values they are left out of the key, so old keys stay valid.

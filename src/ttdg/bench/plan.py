@@ -2,19 +2,16 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from ttdg.bench.config import Config, Experiment
 from ttdg.bench.jobs import KINDS, Fitting, Job, Scoring, Training, Tuning, key_of, kind_of
-from ttdg.bench.rows import MethodVariant, method_variants, parse_recipe
+from ttdg.bench.protocols import Target, Transfer, transfers
+from ttdg.bench.rows import MethodVariant, method_variants
 from ttdg.bench.run_file import TableEntry
-from ttdg.checkpoints import file_hash
-from ttdg.data import Benchmark, Site, fingerprint, split
+from ttdg.data import DataSummary, split
 from ttdg.errors import UserError
-from ttdg.evaluation.protocols import Target, Transfer, transfers
 
 
 @dataclass(frozen=True)
@@ -23,20 +20,6 @@ class JobPlan:
 
     jobs: Mapping[str, Job]
     entries: tuple[TableEntry, ...]
-
-
-@dataclass(frozen=True)
-class DataSummary:
-    """The benchmark, its sites, and the fingerprint of each site's files."""
-
-    benchmark: Benchmark
-    sites: Mapping[str, Site]
-    prints: Mapping[str, str]
-
-
-def summarise_data(benchmark: Benchmark, sites: Mapping[str, Site]) -> DataSummary:
-    """Compute the fingerprint of every site."""
-    return DataSummary(benchmark, sites, {name: fingerprint(site.cases) for name, site in sites.items()})
 
 
 def plan_jobs(config: Config, data: DataSummary) -> JobPlan:
@@ -130,16 +113,9 @@ def _streams(stream: str, transfer: Transfer) -> list[tuple[Target, ...]]:
     return [transfer.targets] if stream == "continual" else [(target,) for target in transfer.targets]
 
 
-def _training(fields: Mapping[str, Any], data: DataSummary, sources: Sequence[str], seed: int) -> Training:
-    recipe = parse_recipe(fields, seed)
-    weights = {"encoder_weights": _hash(recipe.encoder_weights) if recipe.encoder_weights else None}
+def _training(recipe: Mapping[str, Any], data: DataSummary, sources: Sequence[str], seed: int) -> Training:
     prints = {site: data.prints[site] for site in sources}
-    return Training(data.benchmark.to_dict(), prints, recipe.to_dict() | weights)
-
-
-@lru_cache(4)
-def _hash(path: str) -> str:
-    return file_hash(Path(path))
+    return Training(data.benchmark, prints, {**recipe, "seed": seed})
 
 
 def _scorable(target: Target, data: DataSummary, cases: str) -> tuple[str, ...]:
@@ -154,8 +130,3 @@ def _scorable(target: Target, data: DataSummary, cases: str) -> tuple[str, ...]:
                 f"site {name!r} has too few images to hold out a fifth; add images or remove the site"
             )
     return target.sites
-
-
-def with_config_size(benchmark: Benchmark, config: Config) -> Benchmark:
-    """Return the benchmark with the image size of the config, if the config sets one."""
-    return benchmark if config.size is None else replace(benchmark, size=config.size)

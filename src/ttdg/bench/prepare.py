@@ -5,16 +5,17 @@ calls `prepare_run` in a separate process.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ttdg.bench.config import Config, Synthetic, read_config
-from ttdg.bench.folder import RunFolder, available_cores
-from ttdg.bench.plan import plan_jobs, summarise_data, with_config_size
+from ttdg.bench.folder import RunFolder
+from ttdg.bench.plan import plan_jobs
 from ttdg.bench.request import PreparedRun, RunRequest
 from ttdg.bench.run_file import RunPlan, read_run, write_run
 from ttdg.checkpoints import versions
-from ttdg.data import find_sites, load_benchmark
-from ttdg.data.lookup import find_benchmark_folder
+from ttdg.data import find_benchmark_folder, find_sites, load_benchmark, summarise_data
+from ttdg.data.threads import available_cores
 from ttdg.errors import UserError, suggestion
 from ttdg.networks.devices import resolve_device
 
@@ -29,16 +30,20 @@ def prepare_run(request: RunRequest) -> PreparedRun:
     out = request.out.resolve()
     config = _select(config, _with_earlier(config, request.only, out))
     root = _data_folder(config, request, out)
-    benchmark = with_config_size(load_benchmark(config.benchmark, root), config)
+    benchmark = load_benchmark(config.benchmark, root)
+    if config.size is not None:
+        benchmark = replace(benchmark, size=config.size)
     data = summarise_data(benchmark, find_sites(root, config.sites or None))
+    device = resolve_device(request.device)
+    run_versions = versions()
     planned = plan_jobs(config, data)
     jobs = planned.jobs if requested == config else plan_jobs(requested, data).jobs
-    device, gpus = _device(request.device)
+    gpus = _count_gpus(device)
     workers = request.workers or (2 * gpus if gpus else available_cores())
     models = (request.models or out / "models").resolve()
     run = RunPlan(
         config.name, config.baseline, config.harm, _publishable(config), planned.jobs, planned.entries,
-        str(root), str(models), versions(),
+        str(root), str(models), run_versions,
     )  # fmt: skip
     write_run(out, run)
     threads = request.threads or max(1, available_cores() // workers)
@@ -81,17 +86,16 @@ def _draw_data(synthetic: Synthetic, out: Path) -> Path:
     return folder
 
 
-def _device(name: str) -> tuple[str, int]:
-    """Return the device of the jobs and the number of GPUs they may use."""
+def _count_gpus(device: str) -> int:
+    """Return the number of GPUs that the jobs may use."""
     import torch
 
-    device = resolve_device(name)
     if device not in ("cpu", "cuda"):
         raise UserError(
             f"a run assigns its GPUs to its workers; use 'cuda' instead of {device!r}, and CUDA_VISIBLE_DEVICES to "
             "select GPUs"
         )
-    return device, torch.cuda.device_count() if device == "cuda" else 0
+    return torch.cuda.device_count() if device == "cuda" else 0
 
 
 def _publishable(config: Config) -> dict[str, object]:

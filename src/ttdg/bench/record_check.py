@@ -1,6 +1,5 @@
 """Checks of record files: readable, and complete according to their metadata line."""
 
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,24 +8,14 @@ from ttdg.errors import UserError
 from ttdg.evaluation.records import read_about, read_rows
 
 REMEDY = "run the same benchmark into this folder again: it makes only damaged and missing records"
-_DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, StopIteration, zlib.error)
-
-
-def read_metadata(path: Path) -> dict[str, Any]:
-    """Read the metadata line of a record; a damaged file raises a UserError."""
-    try:
-        return read_about(path)
-    except zlib.error as error:
-        raise UserError(f"{path} is damaged ({error}); {REMEDY}") from None
 
 
 def record_fault(path: Path) -> str | None:
     """Return why a record cannot be used, or None if it is complete."""
     try:
-        about = read_metadata(path)
-        dice = [row for row in read_rows(path) if row[4] == "dice"]
-    except _DAMAGE as error:
-        return f"{path.name} cannot be read ({error.__class__.__name__})"
+        about, dice = read_about(path), [row for row in read_rows(path) if row[4] == "dice"]
+    except UserError:
+        return f"{path.name} cannot be read"
     return count_fault(path.name, about, len(dice), len({row[3] for row in dice}))
 
 

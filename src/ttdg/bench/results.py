@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttdg.bench.jobs import Scoring, with_required
-from ttdg.bench.record_check import REMEDY, count_fault, read_metadata
+from ttdg.bench.record_check import REMEDY, count_fault
 from ttdg.bench.run_file import RunPlan, read_run, write_run
 from ttdg.errors import UserError, suggestion
-from ttdg.evaluation.records import COLUMNS, SUFFIX
+from ttdg.evaluation.records import COLUMNS, SUFFIX, read_about
 from ttdg.files import atomic_file, write_text
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def read_table(folder: Path) -> RunTable:
     paths = [path for path in available if path.name.removesuffix(SUFFIX) in planned]
     if not paths:
         raise UserError(f"{folder} has no records yet; run its benchmark first")
-    about = {path.name.removesuffix(SUFFIX): read_metadata(path) for path in paths}
+    about = {path.name.removesuffix(SUFFIX): read_about(path) for path in paths}
     table = RunTable(run, read_record_files(paths), about)
     _check_complete(table, folder / "records", REMEDY)
     return table

@@ -3,11 +3,14 @@
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from ttdg.adaptation import METHODS, checked, defaults
 from ttdg.bench.config import MethodEntry
 from ttdg.bench.fitting import FITTERS, check_part_settings
+from ttdg.checkpoints import file_hash
 from ttdg.errors import UserError, suggestion
 from ttdg.evaluation.tuning import configurations
 from ttdg.training import Recipe
@@ -22,7 +25,7 @@ class MethodVariant:
         method: Name of the method.
         options: Options that differ from the default.
         parts: Settings of the parts that must be fitted.
-        recipe: Recipe of the source model.
+        recipe: Recipe of the source model as a training job states it; the seed of the job replaces its seed.
         configurations: Candidate options of a tuned row; empty if the row is not tuned.
     """
 
@@ -52,11 +55,9 @@ def method_variants(
     """
     for name, settings in parts.items():
         check_part_settings(name, settings)
-    available = {*FITTERS, *parts_from_training(recipe)}
-    every = [name for name, method in METHODS.items() if {*method.parts} <= available]
     rows = []
     for entry in [m for name in ([methods] if isinstance(methods, str) else methods)
-                  for m in (every if name == "all" else [name])]:  # fmt: skip
+                  for m in (_every_method(recipe) if name == "all" else [name])]:  # fmt: skip
         entry = MethodEntry(method=entry) if isinstance(entry, str) else entry
         for point in itertools.product(*([(k, v) for v in values] for k, values in entry.grid.items())):
             variant = _variant(entry, dict(point), parts, recipe)
@@ -69,6 +70,12 @@ def method_variants(
     return rows
 
 
+def _every_method(recipe: Mapping[str, Any]) -> list[str]:
+    """Return the methods whose parts are trained with the model or can be fitted."""
+    available = {*FITTERS, *parts_from_training(recipe_of_job(recipe))}
+    return [name for name, method in METHODS.items() if {*method.parts} <= available]
+
+
 def _variant(
     entry: MethodEntry,
     point: Mapping[str, Any],
@@ -79,7 +86,10 @@ def _variant(
     if method not in METHODS:
         raise UserError(f"unknown method {method!r}{suggestion(method, METHODS)}")
     split = {name: name.partition(".")[::2] for name in point}
-    own_recipe = {**recipe, **{key: point[name] for name, (group, key) in split.items() if group == "recipe"}}
+    own_recipe = recipe_of_job(
+        {**recipe, **{key: point[name] for name, (group, key) in split.items() if group == "recipe"}}
+    )
+    known = defaults(method)
     to_fit = [name for name in METHODS[method].parts if name not in parts_from_training(own_recipe)]
     needed = {name: {**parts.get(name, {}), **entry.parts.get(name, {})} for name in to_fit}
     options = dict(entry.options)
@@ -93,7 +103,6 @@ def _variant(
     _check_fittable(method, needed)
     for name, settings in needed.items():
         check_part_settings(name, settings)
-    known = defaults(method)
     values = {name: checked(method, name, value) for name, value in options.items()}
     different = {name: value for name, value in values.items() if value != known[name]}
     return MethodVariant(_label(entry, point), method, different, needed, own_recipe)
@@ -106,23 +115,33 @@ def _candidates(method: str, given: Mapping[str, Any]) -> tuple[Mapping[str, Any
     return different if len(different) > 1 else ()
 
 
-def parts_from_training(fields: Mapping[str, Any]) -> frozenset[str]:
-    """Return the parts that a training with these recipe fields makes."""
-    return frozenset({"prior"} if parse_recipe(fields).universe else ())
+def parts_from_training(recipe: Mapping[str, Any]) -> frozenset[str]:
+    """Return the parts that a training with this recipe makes."""
+    return frozenset({"prior"} if recipe["universe"] else ())
 
 
-def parse_recipe(fields: Mapping[str, Any], seed: int = 0) -> Recipe:
-    """Make a recipe; an unknown field or a wrong value raises a UserError."""
+def recipe_of_job(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all fields of a recipe; `encoder_weights` is the hash of the file.
+
+    An unknown field or a wrong value raises a UserError.
+    """
     known = Recipe.__dataclass_fields__
     for name in fields:
         if name not in known:
             raise UserError(f"recipe: unknown key {name!r}{suggestion(name, known)}")
     try:
-        return Recipe(**{**fields, "seed": seed})
+        recipe = Recipe(**fields).to_dict()
     except TypeError as error:
         raise UserError(
             f"recipe: {error}; write numbers without quotes, and 1e-3 as 1.0e-3 or 0.001"
         ) from None
+    weights = fields.get("encoder_weights")
+    return recipe | {"encoder_weights": _hash(weights) if weights else None}
+
+
+@lru_cache(4)
+def _hash(path: str) -> str:
+    return file_hash(Path(path))
 
 
 def _check_used(method: str, where: str, names: Iterable[str], known: Collection[str]) -> None:

@@ -4,10 +4,9 @@
 * `ModelCard`: architecture, benchmark, training recipe and validation scores; `read_card` reads it without the weights.
 * `EMBEDDED`: names of the models that are included in the package.
 * `load_parts`, `save_part`: read all parts of a checkpoint; write one part.
-* `required_parts`: the parts that a method needs, or an error that tells how to fit them.
-* `how_to_make`, `COMMANDS`: the command that fits a part.
+* `how_to_fit`, `how_to_make`, `COMMANDS`: how a part is fitted, and with which command.
 * `fit_description`: how a part was fitted, as text.
-* `content_hash`, `part_digest`, `file_hash`: hashes of tensors, of a part and of a file.
+* `content_hash`, `file_hash`: hashes of tensors and of a file.
 * `versions`: versions of Python and of the packages that affect results.
 """
 
@@ -16,14 +15,13 @@ from ttdg.checkpoints.parts import (
     COMMANDS,
     content_hash,
     fit_description,
+    how_to_fit,
     how_to_make,
     load_parts,
-    part_digest,
-    required_parts,
     save_part,
 )
 
 __all__ = [
-    "COMMANDS", "EMBEDDED", "Model", "ModelCard", "content_hash", "file_hash", "fit_description", "how_to_make", "load",
-    "load_parts", "part_digest", "read_card", "required_parts", "save", "save_part", "versions",
+    "COMMANDS", "EMBEDDED", "Model", "ModelCard", "content_hash", "file_hash", "fit_description", "how_to_fit",
+    "how_to_make", "load", "load_parts", "read_card", "save", "save_part", "versions",
 ]  # fmt: skip

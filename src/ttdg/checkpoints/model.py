@@ -19,7 +19,8 @@ from ttdg.checkpoints.parts import load_parts, save_part
 from ttdg.data import Benchmark
 from ttdg.errors import UserError
 from ttdg.files import atomic_folder, write_text
-from ttdg.networks import NetworkSpec, Segmenter
+from ttdg.networks import NetworkSpec, Segmenter, load_state
+from ttdg.networks.devices import resolve_device
 from ttdg.types import Part
 
 FORMAT = 1  # version of model.json
@@ -82,41 +83,57 @@ def save(
 
 
 def load(path: str | Path, device: str | torch.device = "cpu") -> Model:
-    """Load a model from a checkpoint folder, or an included model by name ("demo"). The network is in eval mode."""
+    """Load a model from a checkpoint folder, or an included model by name ("demo"). The network is in eval mode.
+
+    Args:
+        path: The folder, or the name of an included model.
+        device: A device, or its name as in `resolve_device`: "auto" prefers a GPU.
+    """
     if str(path) in EMBEDDED and not Path(path).exists():
         with resources.as_file(resources.files("ttdg").joinpath("assets", str(path))) as folder:
             return load(folder, device)
     folder = Path(path)
-    card = read_card(folder)
-    weights = folder / "model.safetensors"
+    fields = _read_fields(folder)
+    weights, sha256 = folder / "model.safetensors", fields.get("sha256", "")
     if not weights.is_file():
         raise UserError(f"{weights} is missing; copy the whole checkpoint folder, not model.json alone")
-    if file_hash(weights) != card.sha256:
+    if file_hash(weights) != sha256:
         raise UserError(
             f"{weights} does not have the hash that {folder / 'model.json'} states; copy the checkpoint again"
         )
-    network = Segmenter(card.network)
-    _load_weights(network, weights)
-    return Model(network.to(device).eval(), card, load_parts(folder, card.sha256))
+    state, parts, card = _read_state(weights), load_parts(folder, sha256), _card(folder, fields)
+    network = Segmenter(card.network).to(resolve_device(device) if isinstance(device, str) else device)
+    load_state(network, state, weights)
+    return Model(network.eval(), card, parts)
 
 
 def read_card(folder: Path) -> ModelCard:
     """Read the model card of a checkpoint folder without loading the weights."""
+    return _card(folder, _read_fields(folder))
+
+
+def _read_fields(folder: Path) -> dict[str, Any]:
+    """Read `model.json` and check its format."""
     path = folder / "model.json"
     if not path.is_file():
         raise UserError(
             f"no checkpoint at {folder}: a checkpoint is a folder with model.json and model.safetensors"
         )
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        version = values.pop("format")
-    except (ValueError, KeyError, AttributeError, UnicodeDecodeError) as error:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        version = fields.pop("format")
+    except (ValueError, KeyError, AttributeError, TypeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not a model card ({error!r}); copy the checkpoint again") from None
     if version != FORMAT:
         raise UserError(
             f"{path} has checkpoint format {version}, but this version of ttdg reads format {FORMAT}; use the version "
             "of ttdg that wrote the checkpoint"
         )
+    return fields
+
+
+def _card(folder: Path, fields: Mapping[str, Any]) -> ModelCard:
+    path, values = folder / "model.json", dict(fields)
     try:
         network = NetworkSpec(**values.pop("network"))
         benchmark = Benchmark.from_dict(values.pop("benchmark"), str(path))
@@ -127,23 +144,14 @@ def read_card(folder: Path) -> ModelCard:
         ) from None
 
 
-def _load_weights(network: Segmenter, weights: Path) -> None:
+def _read_state(weights: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
-        state: dict[str, Tensor] = load_file(weights)
+        return load_file(weights)
     except SafetensorError as error:
         raise UserError(f"{weights} cannot be read ({error}); copy the checkpoint again") from None
-    expected, found = ({name: tuple(v.shape) for name, v in s.items()} for s in (network.state_dict(), state))
-    wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
-    if wrong:
-        raise UserError(
-            f"{weights} does not fit the network that model.json describes: {len(wrong)} tensors differ, "
-            f"first {wrong[0]!r} (file {found.get(wrong[0])}, network {expected.get(wrong[0])}); "
-            "copy the checkpoint again"
-        )
-    network.load_state_dict(state)
 
 
 def file_hash(path: Path) -> str:

@@ -33,19 +33,10 @@ def fit_description(part: Part) -> str:
     return ", ".join(f"{name} {value}" for name, value in part.fitted.items())
 
 
-def part_digest(part: Part) -> str:
-    """SHA-256 of the names and bytes of a part's tensors. A judge stores it for the prior it was fitted with."""
-    digest = hashlib.sha256()
-    for name in sorted(part.tensors):
-        digest.update(name.encode())
-        digest.update(_bytes(part.tensors[name]))
-    return digest.hexdigest()
-
-
 def content_hash(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 of the names, dtypes, shapes and bytes of tensors.
 
-    `part_digest` ignores dtypes and shapes; it must not change, because stored judges contain it.
+    `Part.digest` ignores dtypes and shapes; it must not change, because stored judges contain it.
     """
     digest = hashlib.sha256()
     for name in sorted(tensors):
@@ -55,7 +46,8 @@ def content_hash(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _how_to_fit(name: str) -> str:
+def how_to_fit(name: str) -> str:
+    """Remedy for a missing or damaged part, as the end of an error message."""
     command = f" with `{COMMANDS[name]}`" if name in COMMANDS else ""
     return f"fit the part {name!r}{command}"
 
@@ -90,16 +82,6 @@ def load_parts(folder: Path, network_sha256: str) -> dict[str, Part]:
     }
 
 
-def required_parts(method: str, needs: tuple[str, ...], parts: Mapping[str, Part]) -> list[Part]:
-    """The parts that a method needs, in the order of `needs`; raises `UserError` if one is missing."""
-    for name in needs:
-        if name not in parts:
-            raise UserError(
-                f"method {method!r} needs the part {name!r}, which this model does not have; {_how_to_fit(name)}"
-            )
-    return [parts[name] for name in needs]
-
-
 def _load(path: Path, network_sha256: str) -> Part:
     from safetensors import SafetensorError, safe_open
 
@@ -110,16 +92,16 @@ def _load(path: Path, network_sha256: str) -> Part:
             settings, fitted = json.loads(about["settings"]), json.loads(about.get("fitted", "{}"))
     except (SafetensorError, KeyError, ValueError) as error:
         raise UserError(
-            f"{path} is not a part of a checkpoint ({error!r}); remove the file, then {_how_to_fit(path.stem)}"
+            f"{path} is not a part of a checkpoint ({error!r}); remove the file, then {how_to_fit(path.stem)}"
         ) from None
     if "sha256" in about and about["sha256"] != content_hash(tensors):  # older files have no hash
         raise UserError(
             f"{path} is damaged: its tensors do not have the stored hash; copy the file again, or remove it, "
-            f"then {_how_to_fit(path.stem)}"
+            f"then {how_to_fit(path.stem)}"
         )
     if about.get("network") != network_sha256:
         raise UserError(
             f"{path} was fitted for other weights than those in {path.parent}; remove the file, "
-            f"then {_how_to_fit(path.stem)}"
+            f"then {how_to_fit(path.stem)}"
         )
     return Part(tensors, settings, fitted)

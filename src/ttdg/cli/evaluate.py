@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ttdg.evaluation.evaluate import Evaluation
     from ttdg.evaluation.tuned_options import Choice
 
-STREAMS = ("online", "episodic", "offline")
+STREAMS = ("online", "episodic", "offline", "folder")
 
 
 def evaluate_command(
@@ -50,7 +50,11 @@ def evaluate_command(
     ] = None,
     batch: BatchOption = 4,
     stream: Annotated[
-        str, typer.Option(help="online (reset per site), episodic (reset per batch) or offline (two passes).")
+        str,
+        typer.Option(
+            help="online (reset per site), episodic (reset per batch), offline (two passes) "
+            "or folder (learn the site first)."
+        ),
     ] = "online",
     cases: Annotated[
         str, typer.Option(help="all images of the site, or only its held-out fifth: all, held-out.")

@@ -21,7 +21,7 @@ from ttdg.errors import UserError
 
 if TYPE_CHECKING:
     from ttdg.checkpoints import Model
-    from ttdg.training import Sources
+    from ttdg.data import Sources
     from ttdg.types import Part
 
 ModelArgument = Annotated[Path, typer.Argument(help="Checkpoint folder; the part is written into it.")]
@@ -102,9 +102,9 @@ def fit_judge_command(
 
     Example: [bold]ttdg fit-judge models/no-etis -d ~/data/polyp -b polyp[/bold]
     """
+    from ttdg.adaptation import required_parts
     from ttdg.adaptation.judge.fit import count_rounds
     from ttdg.adaptation.judge.fit import fit_judge as fit
-    from ttdg.checkpoints import required_parts
     from ttdg.prior import MorphologyPrior
 
     loaded = _load_unless_fitted(model, "judge", device, again)
@@ -154,9 +154,8 @@ def _load_sources(
     model: "Model", data: Path | None, benchmark: str | None, names: str | None, workers: int | None
 ) -> "Sources":
     """Load training and held-out images of the model's source sites; other data raise."""
+    from ttdg.data import check_provenance, load_sources
     from ttdg.evaluation.site import benchmark_for_model
-    from ttdg.training import load_sources
-    from ttdg.training.sources import check_provenance
 
     described, sites = open_data(data, benchmark)
     trained_on = model.card.sources

@@ -72,8 +72,7 @@ def choose_sites(sites: "dict[str, Site]", names: list[str]) -> "dict[str, Site]
 
 def check_methods(methods: list[str], parts: "Mapping[str, Part]") -> None:
     """Raise if a method is unknown or lacks a part, before any method runs."""
-    from ttdg.adaptation import METHODS
-    from ttdg.checkpoints import required_parts
+    from ttdg.adaptation import METHODS, required_parts
 
     for name in methods:
         if name not in METHODS:

@@ -14,7 +14,6 @@ from ttdg.cli.options import (
     ModelOption,
     SetOption,
     WorkersOption,
-    choose_device,
     options_text,
     output_folder,
     parse_settings,
@@ -52,8 +51,8 @@ def predict_command(
     from ttdg.newsite import predict
 
     options = parse_settings(settings)
-    loaded = load(model, choose_device(device))
     with progress_bar("segmenting") as progress:
+        loaded = load(model, device)
         outcome = predict(
             loaded, images, out, method=method, options=options, batch=batch, overlays=overlays,
             workers=workers, progress=progress,

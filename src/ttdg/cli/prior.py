@@ -62,7 +62,8 @@ def inspect_command(
 
     from rich.console import Console
 
-    from ttdg.checkpoints import load, required_parts
+    from ttdg.adaptation import required_parts
+    from ttdg.checkpoints import load
     from ttdg.data import load_arrays
     from ttdg.evaluation.site import benchmark_for_model
     from ttdg.files import write_text

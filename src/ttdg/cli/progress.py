@@ -24,11 +24,7 @@ def progress_bar(what: str, total: int | None = None, show: bool = True) -> Iter
     """Show a progress bar with the remaining time; yields the function that reports progress."""
     with _progress(show) as progress:
         task = progress.add_task(what, total=total, note="")
-
-        def report(done: int, total: int | None = None) -> None:
-            progress.update(task, completed=done, total=total)
-
-        yield report
+        yield lambda done, total=None: progress.update(task, completed=done, total=total)
 
 
 @contextmanager

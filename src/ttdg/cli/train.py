@@ -77,7 +77,8 @@ def train_command(
     Example: [bold]ttdg train -d ~/data/polyp -b polyp --leave-out etis -o models/no-etis
     --encoder-weights resnet50.safetensors --strides v1[/bold]
     """
-    from ttdg.training import load_sources, make_fabric
+    from ttdg.data import load_sources
+    from ttdg.training import make_fabric
     from ttdg.training import train as run
 
     recipe = Recipe(

@@ -67,9 +67,9 @@ def tune_command(
     from rich.console import Console
 
     from ttdg.checkpoints import load
+    from ttdg.data import load_sources
     from ttdg.evaluation import tuning
     from ttdg.evaluation.site import benchmark_for_model
-    from ttdg.training import load_sources
 
     loaded = load(model, choose_device(device))
     described, sites = open_data(data, benchmark or None)

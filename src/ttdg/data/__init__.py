@@ -20,8 +20,8 @@ from ttdg.data.fingerprints import fingerprint
 # Cases as tensors: all at once (`load_arrays`), or in batches (`stream`).
 from ttdg.data.loading import Arrays, Loaded, load_arrays, stream, to_batch
 
-# The folder of a benchmark: named, found by the benchmark's name, or in $TTDG_DATA.
-from ttdg.data.lookup import find_benchmark_folder
+# The folder of a benchmark: named, found by the benchmark's name, or in $TTDG_DATA. What jobs depend on in its data.
+from ttdg.data.lookup import DataSummary, find_benchmark_folder, summarise_data
 
 # Packs: a decoded site in one memory-mapped file.
 from ttdg.data.packing import load_site, open_pack, pack_path, pack_site
@@ -38,6 +38,9 @@ from ttdg.data.schema import Normalisation
 # Listing sites and folders, and splitting cases by patient.
 from ttdg.data.sites import Case, Site, find_sites, open_folder, split
 
+# Source sites for training, split into training and held-out cases; the check that files are those of a training.
+from ttdg.data.sources import Sources, check_provenance, load_sources
+
 # Operations on batches of images.
 from ttdg.data.transforms import augment, normalise
 
@@ -50,6 +53,7 @@ __all__ = [
     "Benchmark",
     "Case",
     "CheckReport",
+    "DataSummary",
     "Exact",
     "Loaded",
     "Normalisation",
@@ -57,11 +61,13 @@ __all__ = [
     "Reader",
     "Site",
     "SiteCheck",
+    "Sources",
     "Threshold",
     "augment",
     "balanced_indices",
     "builtin_benchmarks",
     "check_benchmark",
+    "check_provenance",
     "check_table",
     "draw",
     "find_benchmark_folder",
@@ -70,6 +76,7 @@ __all__ = [
     "load_arrays",
     "load_benchmark",
     "load_site",
+    "load_sources",
     "normalise",
     "open_folder",
     "open_pack",
@@ -79,5 +86,6 @@ __all__ = [
     "read_mask",
     "split",
     "stream",
+    "summarise_data",
     "to_batch",
 ]

@@ -82,7 +82,12 @@ class Benchmark:
 
     def decode(self, labels: UInt8[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
         """Return the grey values that encode these label indices: the inverse of `encode`."""
-        return self.encoding.greys(len(self.labels))[labels]
+        return self.greys[labels]
+
+    @cached_property
+    def greys(self) -> UInt8[np.ndarray, "c"]:
+        """The grey value that encodes each label."""
+        return self.encoding.greys(len(self.labels))
 
     @cached_property
     def _table(self) -> bytes:

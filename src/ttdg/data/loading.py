@@ -64,6 +64,14 @@ def load_arrays(
     return Arrays(torch.from_numpy(images), None if masks is None else torch.from_numpy(masks), names)
 
 
+def subset(arrays: Arrays, cases: Sequence[Case]) -> Arrays:
+    """Return the arrays of some of their cases, in the order of `cases`."""
+    row = {name: number for number, name in enumerate(arrays.cases)}
+    rows = [row[case.name] for case in cases]
+    masks = None if arrays.masks is None else arrays.masks[rows]
+    return Arrays(arrays.images[rows], masks, tuple(case.name for case in cases))
+
+
 def stream(
     cases: Sequence[Case],
     benchmark: Benchmark,

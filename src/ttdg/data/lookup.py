@@ -1,8 +1,14 @@
-"""Finding the folder of a benchmark on disk."""
+"""Finding the folder of a benchmark on disk, and summarising its data."""
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from ttdg.data.benchmark import Benchmark
+from ttdg.data.fingerprints import fingerprint
+from ttdg.data.sites import Site
 from ttdg.errors import UserError
 
 DATA_VARIABLE = "TTDG_DATA"  # environment variable that names the default data folder
@@ -30,3 +36,18 @@ def find_benchmark_folder(root: Path | None, benchmark: str | None) -> Path:
     if benchmark and not (root / "benchmark.yaml").exists() and (root / benchmark).is_dir():
         return root / benchmark
     return root
+
+
+@dataclass(frozen=True)
+class DataSummary:
+    """The facts about the data of a benchmark that the results of jobs depend on."""
+
+    benchmark: Mapping[str, Any]  # its description, as in its yaml file
+    sites: Mapping[str, Site]
+    prints: Mapping[str, str]  # site → fingerprint of its files
+
+
+def summarise_data(benchmark: Benchmark, sites: Mapping[str, Site]) -> DataSummary:
+    """Return the description of the benchmark and the fingerprint of every site."""
+    prints = {name: fingerprint(site.cases) for name, site in sites.items()}
+    return DataSummary(benchmark.to_dict(), sites, prints)

@@ -1,9 +1,9 @@
-"""Sampling of the cases of a training batch."""
+"""Drawing the cases of a training batch, and gathering their pixels."""
 
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Int, UInt8
 from torch import Generator, Tensor
 
 
@@ -21,3 +21,21 @@ def balanced_indices(
     site = torch.multinomial(weights, batch_size, replacement=True, generator=generator)
     share = torch.rand(batch_size, dtype=torch.float64, generator=generator)
     return site, (share * n[site]).long()
+
+
+def gather_cases(
+    sites: Sequence[tuple[UInt8[Tensor, "_n 3 s s"], UInt8[Tensor, "_n s s"]]],
+    site: Int[Tensor, "b"],
+    index: Int[Tensor, "b"],
+    device: torch.device,
+) -> tuple[UInt8[Tensor, "b 3 s s"], UInt8[Tensor, "b s s"]]:
+    """Return the images and masks, on `device`, of cases that are sorted by site.
+
+    `sites` are the images and masks of every site. `site` and `index` are those of `balanced_indices`.
+    """
+    images, masks = [], []
+    for number, (all_images, all_masks) in enumerate(sites):
+        rows = index[site == number].to(all_images.device)
+        images.append(all_images[rows].to(device))
+        masks.append(all_masks[rows].to(device))
+    return torch.cat(images), torch.cat(masks)

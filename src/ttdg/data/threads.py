@@ -26,7 +26,7 @@ def ordered_map(
     """
     if workers is not None and workers < 0:
         raise UserError(f"the number of worker threads is {workers}; give at least 1")
-    workers = workers or default_workers()
+    workers = workers or available_cores()
     ahead = max(workers, ahead or 2 * workers)
     pending: deque[tuple[T, Future[R]]] = deque()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="ttdg-data")
@@ -43,6 +43,6 @@ def ordered_map(
         pool.shutdown()
 
 
-def default_workers() -> int:
+def available_cores() -> int:
     """Return the number of cores this process may use. A container or a SLURM job can limit them."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

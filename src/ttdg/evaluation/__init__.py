@@ -1,13 +1,11 @@
-"""Evaluation: protocols, streams, scoring and records. This file imports nothing, so that schedulers stay light.
+"""Evaluation: streams, scoring and records. This file imports nothing, so that schedulers stay light.
 
-- `protocols`: which sites train a model and which sites test it.
 - `streams`: when an adapter is reset, and the answers it gives.
 - `scoring`: answers and labels to rows; the one scoring loop of `evaluate`, `bench` and `tune`.
 - `evaluate`: a scoring with its cost and metadata.
 - `site`: one method on one site, from image files to records.
-- `images`: decoded images of a target, cached between jobs.
 - `records`: the files that hold rows.
 - `tuning`, `tuned_options`: hyper-parameters chosen on simulated hospitals, and their files.
 - `statistics`: intervals, tests and harm.
-- `cost`, `reproducibility`: passes and memory; seeds and a hash of the code.
+- `cost`, `reproducibility`: peak memory; a hash of the code.
 """

@@ -11,11 +11,12 @@ import torch
 
 from ttdg.adaptation import Adapter, Counting
 from ttdg.checkpoints import versions
-from ttdg.evaluation.cost import counted_passes, peak_bytes, reset_peak
+from ttdg.evaluation.cost import peak_bytes, reset_peak
 from ttdg.evaluation.records import Row
 from ttdg.evaluation.reproducibility import code_hash
 from ttdg.evaluation.scoring import Measure, score_streams
 from ttdg.evaluation.streams import Stream, TargetStream
+from ttdg.networks.passes import counted_passes
 from ttdg.types import Regions
 
 

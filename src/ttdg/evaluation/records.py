@@ -10,6 +10,7 @@ import csv
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,15 @@ COLUMNS = ("target", "site", "case", "region", "metric", "value")
 SUFFIX = ".csv.gz"
 PERCENT = ("dice", "alignment", "alignment_max", "structure", "instance_dice")  # shares, shown in percent
 Row = tuple[str, str, str, str, str, float]
+DAMAGE = (
+    OSError,
+    EOFError,
+    ValueError,
+    KeyError,
+    TypeError,
+    csv.Error,
+    zlib.error,
+)  # from reading a damaged file
 
 SETTING = ("method", "stream", "batch", "seed")
 METRICS = ("dice", "alignment", "structure", "hd95", "assd", "seconds")
@@ -46,17 +56,14 @@ def as_text(value: float) -> str:
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """Read the metadata line. A damaged file or one of another format raises a UserError."""
+    """Read the metadata line; a damaged file or one of another format raises a UserError."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             line = file.readline()
         about = json.loads(line.removeprefix("#"))
         found = about["format"]
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path} is not a record of this benchmark ({error.__class__.__name__}); remove it and run the same "
-            "benchmark again, which repeats this scoring only"
-        ) from None
+    except DAMAGE as error:
+        raise _damaged(path, error) from None
     if found != FORMAT:
         raise UserError(
             f"{path} has record format {found}, this ttdg reads {FORMAT}; use the ttdg that wrote it, "
@@ -66,14 +73,24 @@ def read_about(path: Path) -> dict[str, Any]:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read all rows of a record file."""
+    """Read all rows of a record file; a damaged file or one of another format raises a UserError."""
     read_about(path)
-    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-        file.readline()
-        reader = csv.reader(file)
-        if tuple(next(reader)) != COLUMNS:
-            raise UserError(f"{path} has other columns than {', '.join(COLUMNS)}; remove it and run again")
-        return [(a, b, c, d, e, float(value or "nan")) for a, b, c, d, e, value in reader]
+    try:
+        with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+            file.readline()
+            columns, *lines = csv.reader(file)
+        if tuple(columns) == COLUMNS:
+            return [(a, b, c, d, e, float(value or "nan")) for a, b, c, d, e, value in lines]
+    except DAMAGE as error:
+        raise _damaged(path, error) from None
+    raise UserError(f"{path} has other columns than {', '.join(COLUMNS)}; remove it and run again")
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(
+        f"{path} is not a record of this benchmark ({error.__class__.__name__}); remove it and run the same "
+        "benchmark again, which repeats this scoring only"
+    )
 
 
 def write_wide(path: Path, records: Iterable[tuple[Mapping[str, Any], Sequence[Row]]]) -> int:

@@ -1,19 +1,8 @@
-"""Seeds, and a hash of the package's source code."""
+"""A hash of the package's source code."""
 
 import hashlib
-import random
 from functools import lru_cache
 from pathlib import Path
-
-import numpy as np
-import torch
-
-
-def seed_all(seed: int) -> None:
-    """Seed every random generator that a method may use."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002
-    torch.manual_seed(seed)
 
 
 @lru_cache(1)

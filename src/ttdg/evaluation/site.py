@@ -7,12 +7,11 @@ from typing import Any
 
 import torch
 
-from ttdg.adaptation import METHODS, adapt
+from ttdg.adaptation import METHODS, adapt, seed_all
 from ttdg.checkpoints import Model, ModelCard
 from ttdg.data import Benchmark, Case, Site, split, stream
 from ttdg.errors import UserError
 from ttdg.evaluation.evaluate import Evaluation, evaluate
-from ttdg.evaluation.reproducibility import seed_all
 from ttdg.evaluation.scoring import measure_all
 from ttdg.evaluation.streams import Stream, TargetStream
 from ttdg.types import Batch

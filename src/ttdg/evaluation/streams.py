@@ -1,4 +1,4 @@
-"""The four streams: how an adapter may use what it learned from earlier images.
+"""The five streams: how an adapter may use what it learned from other images of the target.
 
 - `episodic`: the adapter is reset before every batch, so no batch depends on another.
 - `online`: the adapter is reset at the start of each target and keeps what it learns within the target.
@@ -6,6 +6,8 @@
 - `offline`: two passes over each target. The first pass adapts, the second answers every image with the final state, as
   the paper's released code does. The first answer depends on the last image, so offline scores are never mixed with
   online scores.
+- `folder`: the adapter learns the whole unlabelled target and then answers it. Methods that learn a site
+  (`SiteLearner`) decide themselves how often they see each image; for all other methods the stream equals `offline`.
 """
 
 import time
@@ -16,10 +18,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ttdg.adaptation import Adapter, FrozenPredictor, SelfAssessing
+from ttdg.adaptation import Adapter, FrozenPredictor, SelfAssessing, SiteLearner
 from ttdg.types import Batch
 
-Stream = Literal["online", "episodic", "continual", "offline"]
+Stream = Literal["online", "episodic", "continual", "offline", "folder"]
+Reset = Literal["each", "first", "never"]  # before which batches of a pass an adapter is reset
 
 
 @dataclass(frozen=True)
@@ -52,22 +55,61 @@ def answers(
         targets: The targets in the order in which the adapter meets them.
         stream: When the adapter is reset.
         memory: Whether the method keeps state between batches. Without state a second pass repeats the first, so the
-            offline stream then takes one pass.
+            offline and folder streams then take one pass.
     """
-    adapter.reset()
     for number, target in enumerate(targets):
-        if number and stream in ("online", "offline"):
-            adapter.reset()
-        two_passes = stream == "offline" and memory
-        first_pass = _adapt(adapter, target.batches()) if two_passes else 0.0
-        for batch in target.batches():
-            if stream == "episodic":
-                adapter.reset()
-            predict = frozen_predictor(adapter) if two_passes else adapter
-            logits, seconds = timed(predict, batch.images)
+        reset: Reset = "never" if stream == "continual" and number else "first"
+        if stream == "episodic":
+            reset = "each"
+        predictions, first_pass = _predictions(adapter, adapter, target, reset), 0.0
+        if stream in ("offline", "folder") and memory:
+            if stream == "folder" and isinstance(adapter, SiteLearner):
+                first_pass = _learn(adapter, target)
+            else:
+                first_pass = _seconds_per_image(predictions)
+            predictions = _predictions(adapter, frozen_predictor(adapter), target, "never")
+        for batch, logits, seconds in predictions:
             assert batch.masks is not None, "evaluation needs masks"
             seconds = first_pass + seconds / len(batch.cases)
             yield target, Answer(batch.cases, logits, batch.masks, seconds, expected_scores(adapter))
+
+
+def _predictions(
+    adapter: Adapter, predict: Callable[[Tensor], Tensor], target: TargetStream, reset: Reset
+) -> Iterator[tuple[Batch, Tensor, float]]:
+    """Yield each batch of one pass with its logits and the seconds until the device had computed them.
+
+    The adapter is reset before each batch, before the first batch, or never.
+    """
+    for number, batch in enumerate(target.batches()):
+        if reset == "each" or (reset == "first" and number == 0):
+            adapter.reset()
+        start = time.perf_counter()
+        logits = predict(batch.images)
+        if batch.images.device.type == "cuda":
+            torch.cuda.synchronize(batch.images.device)
+        yield batch, logits, time.perf_counter() - start
+
+
+def _learn(adapter: Adapter, target: TargetStream) -> float:
+    """Reset the adapter, let it learn all images of the target, and return the mean time per image."""
+    assert isinstance(adapter, SiteLearner)
+    adapter.reset()
+    start = time.perf_counter()
+    adapter.learn(batch.images for batch in target.batches())
+    device = next(adapter.network.parameters()).device  # type: ignore[attr-defined]
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return (time.perf_counter() - start) / max(len(target.images), 1)
+
+
+def _seconds_per_image(predictions: Iterable[tuple[Batch, Tensor, float]]) -> float:
+    """Run a pass, discard its logits, and return the mean time."""
+    seconds, images = 0.0, 0
+    for batch, _, taken in predictions:
+        seconds += taken
+        images += len(batch.cases)
+    return seconds / max(images, 1)
 
 
 def expected_scores(adapter: Adapter) -> dict[str, list[float]]:
@@ -87,21 +129,3 @@ def frozen_predictor(adapter: Adapter) -> Callable[[Tensor], Tensor]:
             return predict(images)
 
     return answer
-
-
-def timed(answer: Callable[[Tensor], Tensor], images: Tensor) -> tuple[Tensor, float]:
-    """Return the answer and the seconds until the device has finished it."""
-    start = time.perf_counter()
-    logits = answer(images)
-    if images.device.type == "cuda":
-        torch.cuda.synchronize(images.device)
-    return logits, time.perf_counter() - start
-
-
-def _adapt(adapter: Adapter, batches: Iterable[Batch]) -> float:
-    """Run one pass, discard its answers, and return the seconds per image."""
-    seconds, images = 0.0, 0
-    for batch in batches:
-        seconds += timed(adapter, batch.images)[1]
-        images += len(batch.cases)
-    return seconds / max(images, 1)

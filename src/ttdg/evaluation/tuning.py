@@ -15,12 +15,11 @@ from typing import Any
 import torch
 import yaml
 
-from ttdg.adaptation import METHODS, adapt, defaults
+from ttdg.adaptation import METHODS, adapt, defaults, seed_all
 from ttdg.checkpoints import Model
 from ttdg.data import Arrays, Benchmark, normalise
 from ttdg.data.shifts import simulate
 from ttdg.errors import UserError
-from ttdg.evaluation.reproducibility import seed_all
 from ttdg.evaluation.scoring import measure_dice, score_streams
 from ttdg.evaluation.streams import TargetStream
 from ttdg.files import atomic_file

@@ -3,6 +3,9 @@
 * `Segmenter`: U-Net with a ResNet or light encoder; `forward` is `decode` after `encode`.
 * `NetworkSpec`: the settings from which a `Segmenter` is built.
 * `ENCODERS`: the names of the available encoders.
+* `feature_maps`: logits of a network together with its feature maps by level, from one forward pass.
+* `level_channels`: number of channels of every level.
+* `load_state`: fills a network from a state dict whose names and shapes must fit.
 * `load_encoder`: fills the encoder from a file of ImageNet weights.
 * `read_weights`: reads a state dict without executing pickled code.
 
@@ -12,11 +15,16 @@ Submodules:
 * `cuda_graph` and `capture`: run repeated GPU work as CUDA graphs.
 * `split` and `pyramid`: run the encoder and decoder separately, or the encoder up to one level.
 * `heads`: auxiliary networks that some methods fit on source images.
-* `averaging` and `resizing`: exponential moving averages; bilinear resizing by matrix products.
+* `averaging`: exponential moving averages.
+* `passes`: counts forward and backward passes.
 * `devices`: names of the devices that a network can run on.
 """
 
+from ttdg.networks.features import feature_maps, level_channels
 from ttdg.networks.segmenter import ENCODERS, NetworkSpec, Segmenter
-from ttdg.networks.weights import load_encoder, read_weights
+from ttdg.networks.weights import load_encoder, load_state, read_weights
 
-__all__ = ["ENCODERS", "NetworkSpec", "Segmenter", "load_encoder", "read_weights"]
+__all__ = [
+    "ENCODERS", "NetworkSpec", "Segmenter", "feature_maps", "level_channels", "load_encoder", "load_state",
+    "read_weights",
+]  # fmt: skip

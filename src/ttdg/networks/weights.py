@@ -1,5 +1,6 @@
-"""Load ImageNet weights into the encoder from files with torchvision's parameter names."""
+"""Load weights into a network, or ImageNet weights with torchvision's parameter names into its encoder."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -7,6 +8,19 @@ from torch import Tensor
 
 from ttdg.errors import UserError
 from ttdg.networks.segmenter import Segmenter
+
+
+def load_state(network: Segmenter, state: Mapping[str, Tensor], source: Path) -> None:
+    """Load a state dict that was read from the file `source`; names and shapes must be those of the network."""
+    expected, found = ({name: tuple(v.shape) for name, v in s.items()} for s in (network.state_dict(), state))
+    wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+    if wrong:
+        raise UserError(
+            f"{source} does not fit the network that model.json describes: {len(wrong)} tensors differ, "
+            f"first {wrong[0]!r} (file {found.get(wrong[0])}, network {expected.get(wrong[0])}); "
+            "copy the checkpoint again"
+        )
+    network.load_state_dict(state)
 
 
 def load_encoder(network: Segmenter, path: Path) -> None:

@@ -5,20 +5,25 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from PIL import Image
 
-from ttdg.data.benchmark import Benchmark
+from ttdg.data.new_images import NewImage
 from ttdg.files import atomic_file
-from ttdg.newsite.images import NewImage
 from ttdg.newsite.journal import JournalEntry
 from ttdg.newsite.overlay import draw_overlay
 
 
 def write_answer(
-    out: Path, image: NewImage, logits: Float[torch.Tensor, "l s s"], benchmark: Benchmark
+    out: Path, image: NewImage, logits: Float[torch.Tensor, "l s s"], greys: UInt8[np.ndarray, "l"]
 ) -> JournalEntry:
     """Write `masks/NAME.png` and, if the image has a picture, `overlays/NAME.jpg` under `out`.
+
+    Args:
+        out: The output folder.
+        image: The image that was segmented.
+        logits: Its segmentation.
+        greys: The grey value of each label in the mask.
 
     Returns:
         The journal entry of the file, without its key and its expected Dice.
@@ -27,7 +32,7 @@ def write_answer(
     confidence, indices = resized.softmax(0).max(0)
     labels = indices.to(torch.uint8).cpu().numpy()
     mask = Path("masks") / f"{image.name}.png"
-    _save(out / mask, benchmark.decode(labels))
+    _save(out / mask, greys[labels])
     overlay = Path("overlays") / f"{image.name}.jpg"
     if image.picture is not None:
         height, width, _ = image.picture.shape

@@ -3,12 +3,13 @@
 import csv
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ttdg.errors import UserError
-from ttdg.files import atomic_file
+from ttdg.files import atomic_file, write_text
 
 
 @dataclass(frozen=True)
@@ -34,39 +35,35 @@ class JournalEntry:
 class Journal:
     """The file `journal.jsonl`, to which entries are appended during a run.
 
-    A line that was cut off when a run was killed is ignored, so that its file is processed again.
+    A line that was cut off when a run was killed is dropped, so that its file is processed again.
+
+    Attributes:
+        folder: The output folder.
+        entries: The latest entry of every file.
+        kept: File → key of the answers of earlier runs whose mask and overlay still exist.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / "journal.jsonl"
-        self.entries: dict[str, JournalEntry] = {}
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self.path.touch()
-            self._read()
+            self.entries = {entry.file: entry for entry in self._read()}
+            self.kept = {
+                entry.file: entry.key
+                for entry in self.entries.values()
+                if entry.status == "done"
+                and all((folder / name).is_file() for name in (entry.mask, entry.overlay) if name)
+            }
+            write_text(self.path, "".join(f"{json.dumps(asdict(e))}\n" for e in self.entries.values()))
         except OSError as error:
             raise UserError(
                 f"cannot write to the folder {folder} ({error.strerror}); choose another output folder"
             ) from None
 
-    def _read(self) -> None:
-        lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
-        for line in lines:
-            try:
-                entry = JournalEntry(**json.loads(line))
-            except (ValueError, TypeError):
-                continue
-            self.entries[entry.file] = entry
-        if lines and not lines[-1].endswith("\n"):
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write("\n")
-
-    def has(self, file: str, key: str) -> bool:
-        """Return True if `file` was answered under this key and its mask and overlay still exist."""
-        entry = self.entries.get(file)
-        if entry is None or entry.key != key or entry.status != "done":
-            return False
-        return all((self.folder / name).is_file() for name in (entry.mask, entry.overlay) if name)
+    def _read(self) -> Iterator[JournalEntry]:
+        """Yield the entries of the file in their order; lines that are no entry are skipped."""
+        for line in self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else ():
+            with suppress(ValueError, TypeError):
+                yield JournalEntry(**json.loads(line))
 
     def expected_dice(self, files: Sequence[str]) -> dict[str, float]:
         """Return the expected Dice of those files that were answered by a self-assessing method."""

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ttdg.adaptation import METHODS, Adapter, SelfAssessing, adapt, checked
-from ttdg.checkpoints import Model, part_digest, required_parts
+from ttdg.adaptation import METHODS, Assessment, SelfAssessing, adapt
+from ttdg.checkpoints import Model
 from ttdg.data import Case, open_folder
-from ttdg.data.loading import read_batches
-from ttdg.errors import UserError, suggestion
+from ttdg.data.new_images import read_new_images
+from ttdg.errors import UserError
 from ttdg.newsite.answers import write_answer
-from ttdg.newsite.images import network_batch, read_new_image
 from ttdg.newsite.journal import Journal, JournalEntry
 
 
@@ -60,63 +59,54 @@ def predict(
         progress: Called with the number of processed files and the number of all files.
     """
     options = options or {}
-    key = _run_key(model, method, options, batch)  # also checks the request, before anything is written
+    adapter = adapt(model, method, **options)  # raises for a wrong request, before anything is written
     has_memory, benchmark = METHODS[method].memory, model.card.benchmark
-    device = next(model.network.parameters()).device
-    cases = open_folder(images)
-    journal = Journal(out)
-    set_aside: dict[str, str] = {}
-    done = kept = 0
-    adapter: Adapter | None = None
+    key = _run_key(model, method, options, batch)
+    journal, set_aside, done, kept = Journal(out), dict[str, str](), 0, 0
 
     def on_error(case: Case, error: UserError) -> None:
         set_aside[case.image.name] = str(error)
         journal.add(JournalEntry(case.image.name, "set aside", str(error)))
 
+    cases, greys = open_folder(images), benchmark.greys
+    device = next(model.network.parameters()).device
     progress(0, len(cases))
-    for items in read_batches(
-        cases, lambda case: read_new_image(case, benchmark, overlays), batch, workers, on_error
+    for read in read_new_images(
+        cases, benchmark, batch, device, pictures=overlays, workers=workers, on_error=on_error
     ):
-        inputs = [image for _, image in items]
-        batch_key = _hash(key, *(image.sha256 for image in inputs))
+        batch_key = _hash(key, *(image.sha256 for image in read.files))
         if has_memory:
             key = batch_key  # the answers to later batches depend on this batch
-        answered = all(journal.has(image.file, batch_key) for image in inputs)
+        answered = all(journal.kept.get(image.file) == batch_key for image in read.files)
         if has_memory or not answered:
-            adapter = adapter or adapt(model, method, **options)
-            logits = adapter(network_batch(inputs, benchmark, device))
+            logits = adapter(read.images)
+            assessment = adapter.assessment() if isinstance(adapter, SelfAssessing) else None
         if answered:
-            kept += len(inputs)
+            kept += len(read.files)
         else:
-            assert adapter is not None
-            expected = _expected_dice(adapter, len(inputs))
             journal.add(
                 *(
-                    replace(write_answer(out, image, answer, benchmark), key=batch_key, **fields)
-                    for image, answer, fields in zip(inputs, logits, expected, strict=True)
+                    replace(write_answer(out, image, answer, greys), key=batch_key, **expected)
+                    for image, answer, expected in zip(
+                        read.files, logits, _expected_fields(assessment, len(read.files)), strict=True
+                    )
                 )
             )
-            done += len(inputs)
+            done += len(read.files)
         progress(done + kept + len(set_aside), len(cases))
-
     files = [case.image.name for case in cases]
     return FolderResult(done, kept, set_aside, journal.write_manifest(files), journal.expected_dice(files))
 
 
 def _run_key(model: Model, method: str, options: Mapping[str, Any], batch: int) -> str:
-    """Check the method and its options; return a hash of everything but the images that answers depend on."""
-    if method not in METHODS:
-        raise UserError(f"unknown method {method!r}{suggestion(method, METHODS)}")
-    for name, value in options.items():
-        checked(method, name, value)
-    parts = required_parts(method, METHODS[method].parts, model.parts)
+    """Return a hash of everything but the images that answers depend on."""
+    parts = [model.parts[name].digest for name in METHODS[method].parts]
     settings = json.dumps(options, sort_keys=True)
-    return _hash(model.card.sha256, method, settings, str(batch), *(part_digest(part) for part in parts))
+    return _hash(model.card.sha256, method, settings, str(batch), *parts)
 
 
-def _expected_dice(adapter: Adapter, count: int) -> list[dict[str, Any]]:
-    """Return the journal fields about the expected Dice of each image of the last batch of `count` images."""
-    assessment = adapter.assessment() if isinstance(adapter, SelfAssessing) else None
+def _expected_fields(assessment: Assessment | None, count: int) -> list[dict[str, Any]]:
+    """Return the journal fields about the expected Dice of each image of a batch of `count` images."""
     if assessment is None:
         return [{}] * count
     dice, half_width = (values.clamp(0, 1).tolist() for values in (assessment.dice, assessment.half_width))

@@ -2,25 +2,37 @@
 
 * `MorphologyPrior`: projection of features, universe embeddings, edges and affinity; matches nodes to the universe.
 * `PriorSpec`: the settings from which a `MorphologyPrior` is built.
-* `prior_for`: an untrained prior with the feature widths of a given network.
-* `feature_maps`: logits of a network together with the feature maps that the prior reads.
+* `prior_for`: an untrained prior for feature maps of given widths.
 * `prior_loss`: L(𝒰), the loss that trains the universe.
-* `add_ring_label`, `RING_CELLS`: labels the background around structures as a class of its own; the ring's width.
+* `add_ring_label`, `RING_CELLS`: marks the background around structures as a separate class; width of this ring.
+
+Graphs, built from feature maps and matched by `ttdg.matching`:
+
+* `sample_nodes`, `Nodes`: φ of Algorithm 1: evenly spread nodes per class and feature level; the nodes of a batch.
+* `Edges`, `cosine_distance`: 𝒜_i, the weighted adjacency matrix of each graph; 1 − cos of any two nodes of a graph.
+* `Affinity`, `MLPAffinity`: M_ij, bilinear, or by a multi-layer perceptron on concatenated node features.
 
 Submodules: `inspection` and `correspondence` measure whether a trained universe corresponds to anatomy; `locations` and
 `universe_signals` compute label-free signals of how well a prediction fits the universe.
 """
 
-from ttdg.prior.features import feature_maps
+from ttdg.prior.affinity import Affinity, MLPAffinity
+from ttdg.prior.edges import Edges, cosine_distance
 from ttdg.prior.loss import prior_loss
 from ttdg.prior.module import RING_CELLS, MorphologyPrior, PriorSpec, add_ring_label, prior_for
+from ttdg.prior.sampling import Nodes, sample_nodes
 
 __all__ = [
     "RING_CELLS",
+    "Affinity",
+    "Edges",
+    "MLPAffinity",
     "MorphologyPrior",
+    "Nodes",
     "PriorSpec",
     "add_ring_label",
-    "feature_maps",
+    "cosine_distance",
     "prior_for",
     "prior_loss",
+    "sample_nodes",
 ]

@@ -15,11 +15,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ttdg.data import Arrays, Normalisation, normalise
-from ttdg.graphs import Nodes
 from ttdg.matching import round_matching
+from ttdg.networks import feature_maps
 from ttdg.prior import correspondence
-from ttdg.prior.features import feature_maps, grid_size
 from ttdg.prior.module import MorphologyPrior
+from ttdg.prior.resizing import grid_size
+from ttdg.prior.sampling import Nodes
 
 BATCH_SIZE = 16  # images per forward pass
 
@@ -101,7 +102,7 @@ def measure_matching(
 
 
 def match_ignoring_labels(prior: MorphologyPrior, nodes: Nodes) -> Int[Tensor, "m n"]:
-    """The universe point of each node in the best one-to-one matching of its image, whatever the tissues."""
+    """The universe point of each node in the best one-to-one matching of its image, without regard to tissues."""
     U = round_matching(prior.scores(nodes, typed=False).detach(), nodes.mask)
     return torch.where(U.sum(2) > 0, U.argmax(2), correspondence.UNMATCHED)
 

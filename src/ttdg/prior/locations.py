@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ttdg.graphs import Nodes
 from ttdg.matching import assign
-from ttdg.prior.features import feature_maps
+from ttdg.networks import feature_maps
 from ttdg.prior.module import MorphologyPrior
+from ttdg.prior.sampling import Nodes
 
 MIN_SPREAD = 0.1  # lower bound of `PointLocations.spread`, in units of the structure's size
 
@@ -78,11 +78,6 @@ def relative_radii(prior: MorphologyPrior, nodes: Nodes) -> Float[Tensor, "b n"]
     return (distance / size.clamp(min=0.01))[..., 0]
 
 
-def location_error(
-    locations: PointLocations, prior: MorphologyPrior, nodes: Nodes, U: Float[Tensor, "b n d"]
-) -> Float[Tensor, " b"]:
-    """Mean squared z-score of the radii of structure and ring nodes under the locations of their matched points."""
-    z = ((relative_radii(prior, nodes)[..., None] - locations.radius) / locations.spread).clamp(-4, 4)
-    near = (nodes.mask & (nodes.labels > 1)).to(z)
-    weight = U * near[..., None]
-    return (weight * z.square()).sum((1, 2)) / weight.sum((1, 2)).clamp(min=1e-3)
+def radius_scores(locations: PointLocations, prior: MorphologyPrior, nodes: Nodes) -> Float[Tensor, "b n d"]:
+    """z-score of the radius of every node under the location of every point, at most ±4."""
+    return ((relative_radii(prior, nodes)[..., None] - locations.radius) / locations.spread).clamp(-4, 4)

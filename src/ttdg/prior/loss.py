@@ -7,9 +7,9 @@ import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ttdg.graphs import Nodes
 from ttdg.matching import universe_loss
 from ttdg.prior.module import MorphologyPrior
+from ttdg.prior.sampling import Nodes
 
 
 def prior_loss(

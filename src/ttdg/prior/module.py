@@ -9,6 +9,7 @@ network, whose weights remain those that all methods use.
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,10 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ttdg.errors import UserError
-from ttdg.graphs import Affinity, Edges, Nodes, sample_nodes
 from ttdg.matching import assign, qap_direction, same_class, same_class_pairs, solve, stacked, universe_scores
-from ttdg.networks.resizing import resize_bilinear
-from ttdg.prior.features import feature_maps, grid_size
+from ttdg.prior.affinity import Affinity
+from ttdg.prior.edges import Edges
+from ttdg.prior.resizing import grid_size, resize_bilinear
+from ttdg.prior.sampling import Nodes, sample_nodes
 from ttdg.types import GraphBatch, Part
 
 RING_CELLS = 4  # width of the ring around structures in cells of the node grid (16 pixels)
@@ -114,8 +116,9 @@ class MorphologyPrior(nn.Module):
 
     def scores(self, nodes: Nodes, *, typed: bool = True) -> Float[Tensor, "b n d"]:
         """𝒱𝒰ᵀ. If `typed` and `self.typed` are True, points of other tissues are excluded."""
+        points = self.universe_points()
         allowed = same_class(nodes.labels, self.tissue_of) if typed and self.typed else None
-        return universe_scores(nodes.features, self.universe_points(), allowed)
+        return universe_scores(nodes.features, points, allowed)
 
     @torch.no_grad()
     def match(
@@ -142,17 +145,11 @@ class MorphologyPrior(nn.Module):
         votes = stacked(self.votes(nodes)) if spec.consensus else None
         edges = self.graphs(nodes).edges if spec.edge_weight else S.new_zeros(len(U), U.shape[1], U.shape[1])
 
-        def direction(U: Tensor) -> Tensor:
-            return qap_direction(edges, votes, U, edge_weight=spec.edge_weight, unary=S)
-
-        def project(V: Tensor, mask: Tensor, /, *, tau: float) -> Tensor:
-            return assign(V, mask, tau=tau, max_sweeps=spec.sweeps)
-
-        solution = solve(
-            direction, U, nodes.mask, tau=tau, tolerance=0.0, max_iterations=iterations or spec.iterations,
-            project=project,
-        )  # fmt: skip
-        return solution.matching
+        return solve(
+            partial(qap_direction, edges, votes, edge_weight=spec.edge_weight, unary=S), U, nodes.mask, tau=tau,
+            tolerance=0.0, max_iterations=iterations or spec.iterations,
+            project=partial(assign, max_sweeps=spec.sweeps),
+        ).matching  # fmt: skip
 
     def votes(self, nodes: Nodes) -> Float[Tensor, "m m n n"]:
         """Soft pairwise matchings, scaled by μ/(m−1): for each other graph a softmax over nodes of the same tissue."""
@@ -210,17 +207,16 @@ class MorphologyPrior(nn.Module):
         return other
 
 
-def prior_for(network: Any, labels: int, **settings: Any) -> MorphologyPrior:
-    """An untrained prior for the feature widths of a network; `settings` are those of `PriorSpec`."""
+def prior_for(widths: Mapping[str, int], labels: int, **settings: Any) -> MorphologyPrior:
+    """An untrained prior for feature maps of these widths.
+
+    Args:
+        widths: number of channels of each level; for a network, those of `level_channels`.
+        labels: labels of the benchmark, including background.
+        **settings: fields of `PriorSpec`.
+    """
     levels: Sequence[str] = settings.get("levels", PriorSpec.levels)
-    with torch.no_grad():
-        device = next(network.parameters()).device
-        training = network.training
-        network.eval()
-        maps = feature_maps(network, torch.zeros(1, network.spec.channels, 64, 64, device=device))[1]
-        network.train(training)
-    channels = tuple(maps[name].shape[1] for name in levels)
-    return MorphologyPrior(PriorSpec(labels, channels, **settings)).to(device)
+    return MorphologyPrior(PriorSpec(labels, tuple(widths[name] for name in levels), **settings))
 
 
 def add_ring_label(labels: Int[Tensor, "b h w"], count: int, size: Sequence[int]) -> Int[Tensor, "b h w"]:

@@ -5,9 +5,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from ttdg.graphs import Nodes
-from ttdg.prior.locations import PointLocations, location_error, match_separately
+from ttdg.prior.locations import PointLocations, match_separately, radius_scores
 from ttdg.prior.module import MorphologyPrior
+from ttdg.prior.sampling import Nodes
 from ttdg.types import Regions
 
 
@@ -15,15 +15,16 @@ from ttdg.types import Regions
 def universe_signals(
     prior: MorphologyPrior,
     locations: PointLocations,
-    projected: Float[Tensor, "n v y x"],
-    P: Float[Tensor, "n l h w"],
+    projected: Float[Tensor, "k b v y x"],
+    P: Float[Tensor, "k b l h w"],
     regions: Regions,
-) -> dict[str, Float[Tensor, " n"]]:
-    """All universe signals of `n` predictions; every prediction is measured on its own.
+) -> dict[str, Float[Tensor, "k b"]]:
+    """All signals of `k` predictions for each of `b` images; every prediction is measured on its own.
 
     The signals compare the predicted label of each grid cell with the universe points most similar to its feature
     ("fit", "margin", "certainty"), the universe's segmentation with the predicted one ("agrees", "area"), and the
-    nodes of the prediction with the points that they are matched to ("energy", "spread", "place", "unusual").
+    nodes of the prediction with the points that they are matched to ("energy", "spread", "place", "unusual"). Every
+    name starts with "universe".
 
     Args:
         prior: the prior whose universe is used.
@@ -32,7 +33,8 @@ def universe_signals(
         P: predicted label probabilities at image resolution.
         regions: the labels of each evaluated region.
     """
-    tau = prior.spec.tau
+    shape, tau = P.shape[:2], prior.spec.tau
+    projected, P = projected.flatten(0, 1), P.flatten(0, 1)
     weight = prior.by_label((prior.cosines(projected) / tau).exp())
     posterior = weight / weight.sum(1, keepdim=True)
     fit = (weight + 1e-6).log() * tau  # soft maximum of the cosines over a label's points
@@ -53,22 +55,25 @@ def universe_signals(
             2 * (ours * theirs).sum((1, 2)) / (ours + theirs).sum((1, 2)).clamp(min=1e-3)
         )
         signals[f"{name} area"] = ((ours.mean((1, 2)) + 1e-3) / (theirs.mean((1, 2)) + 1e-3)).log()
-    return signals | _matching_signals(prior, locations, prior.nodes(projected, _argmax_labels(P)))
+    signals |= matching_signals(prior, locations, prior.nodes(projected, _argmax_labels(P)))
+    return {f"universe {name}": value.unflatten(0, shape) for name, value in signals.items()}
 
 
-def _matching_signals(
+def matching_signals(
     prior: MorphologyPrior, locations: PointLocations, nodes: Nodes
 ) -> dict[str, Float[Tensor, " n"]]:
     """Signals of the matching. Graphs are matched separately: candidates of one image must not support each other."""
+    z = radius_scores(locations, prior, nodes)
     U = match_separately(prior, nodes)
     cosine = (U * prior.scores(nodes, typed=False)).sum(2)
     inside = nodes.mask & (nodes.labels > 1) & (nodes.labels <= prior.spec.labels)
+    structures = U * (nodes.mask & (nodes.labels > 1))[..., None]  # matches of structure and ring nodes
     use = U.sum(1).clamp(min=1e-6)
     return {
         "energy": _weighted_mean(1 - cosine, nodes.mask),
         "energy inside": _weighted_mean(1 - cosine, inside),
         "spread": -(use * use.log()).sum(1) / nodes.mask.sum(1).clamp(min=1),
-        "place": location_error(locations, prior, nodes, U),
+        "place": _weighted_mean(z.square(), structures),
         "unusual": -(use * locations.use.log()).sum(1) / use.sum(1),
         "tissues": nodes.mask.unflatten(1, (prior.spec.tissues, -1)).any(2).sum(1).to(cosine),
     }

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ttdg.bench.protocols import STREAMS
 from ttdg.bench.results import import_polars
 from ttdg.evaluation import statistics as st
-from ttdg.evaluation.protocols import STREAMS
 from ttdg.report.aggregate import TableGroup, column_name, distinct_values
 
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
 """Source training: the network, its morphology prior, and the parts that some methods need from source time.
 
 - `Recipe`: the settings of a training run.
-- `Sources`, `load_sources`: source images, split by patient into training and held-out cases.
 - `make_fabric`: the device, precision and processes of a run.
 - `train`, `Progress`: the training loop, and the events it reports.
 - `ttdg.training.prior_fit`: fits a morphology prior to a trained network.
@@ -18,18 +17,14 @@ if TYPE_CHECKING:
     from ttdg.training.loop import make_fabric as make_fabric
     from ttdg.training.loop import train as train
     from ttdg.training.recipe import Recipe as Recipe
-    from ttdg.training.sources import Sources as Sources
-    from ttdg.training.sources import load_sources as load_sources
 
 _MODULES = {
     "Progress": "loop",
     "Recipe": "recipe",
-    "Sources": "sources",
-    "load_sources": "sources",
     "make_fabric": "loop",
     "train": "loop",
 }
-__all__ = ["Progress", "Recipe", "Sources", "load_sources", "make_fabric", "train"]
+__all__ = ["Progress", "Recipe", "make_fabric", "train"]
 
 
 def __getattr__(name: str) -> Any:

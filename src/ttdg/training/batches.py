@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ttdg.data import AUGMENTATIONS, Arrays, Normalisation, augment, balanced_indices, draw, normalise
 from ttdg.data.augmentation import draw_fourier
+from ttdg.data.sampling import gather_cases
 from ttdg.data.shifts import apply_photometric, draw_photometric
 from ttdg.data.transforms import exchange_amplitude
 from ttdg.errors import UserError
@@ -24,28 +25,17 @@ class Pool:
     """
 
     def __init__(self, sites: Sequence[Arrays], device: torch.device) -> None:
-        self.images = [site.images for site in sites]
-        self.masks = [site.masks for site in sites if site.masks is not None]
+        self.sites = [(site.images, site.masks) for site in sites if site.masks is not None]
         self.sizes = [len(site.cases) for site in sites]
         self.device = device
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        if len(self.masks) < len(sites) or not all(self.sizes):
+        if len(self.sites) < len(sites) or not all(self.sizes):
             raise UserError(
                 "a source site has no images, or has images without masks; "
                 "check the benchmark, and train on sites whose images all have masks"
             )
-        if device.type == "cuda" and sum(images.numel() for images in self.images) <= ON_DEVICE:
-            self.images = [images.to(device) for images in self.images]
-            self.masks = [masks.to(device) for masks in self.masks]
-
-    def gather(self, site: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return uint8 images and masks, on the device, of (site, index) pairs that are sorted by site."""
-        images, masks = [], []
-        for s in range(len(self.sizes)):
-            rows = index[site == s].to(self.images[s].device)
-            images.append(self.images[s][rows].to(self.device))
-            masks.append(self.masks[s][rows].to(self.device))
-        return torch.cat(images), torch.cat(masks)
+        if device.type == "cuda" and sum(images.numel() for images, _ in self.sites) <= ON_DEVICE:
+            self.sites = [(images.to(device), masks.to(device)) for images, masks in self.sites]
 
     def batch(self, recipe: Recipe, how: Normalisation, step: int, part: slice) -> tuple[Tensor, ...]:
         """Return the rows `part` of the global batch of `step`: augmented, normalised images and their labels.
@@ -74,23 +64,19 @@ class Pool:
             # The partners of this process's images may be in the part of another process: gather the whole batch.
             fourier = draw_fourier(site, recipe.fourier, generator)[part]
             photometric = draw_photometric(recipe.batch, recipe.photometric, generator)[part]
-            whole, masks = self.gather(site, index[order])
-            images = _scaled(whole[part])
+            whole, masks = gather_cases(self.sites, site, index[order], self.device)
+            images = whole[part].float() / 255
             if recipe.fourier:
                 images = exchange_amplitude(images, _rows(whole, fourier.partner), fourier)
             images, masks = augment(images, masks[part], parameters)
             if recipe.photometric:
                 images = apply_photometric(images, _rows(whole, photometric.partner), photometric)
         else:
-            images, masks = self.gather(site[part], index[order][part])
-            images, masks = augment(_scaled(images), masks, parameters)
+            images, masks = gather_cases(self.sites, site[part], index[order][part], self.device)
+            images, masks = augment(images.float() / 255, masks, parameters)
         styles = [x[part].to(self.device) for x in draw_styles(recipe, step)] if recipe.mixstyle else []
         return normalise(images, how), masks.long(), *styles
 
 
-def _scaled(images: Tensor) -> Tensor:
-    return images.float() / 255
-
-
 def _rows(images: Tensor, rows: Tensor) -> Tensor:
-    return _scaled(images[rows.to(images.device)])
+    return images[rows.to(images.device)].float() / 255

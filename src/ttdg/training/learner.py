@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ttdg.networks import Segmenter
-from ttdg.prior import MorphologyPrior, feature_maps, prior_loss
+from ttdg.networks import Segmenter, feature_maps
+from ttdg.prior import MorphologyPrior, prior_loss
 from ttdg.training.losses import LOSSES
 from ttdg.training.mixstyle import Partners, StyleMixing, Weights
 

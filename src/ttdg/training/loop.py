@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ttdg.checkpoints import ModelCard, save
 from ttdg.data import Arrays, Benchmark
 from ttdg.errors import UserError
-from ttdg.networks import NetworkSpec, Segmenter, cuda_graph, load_encoder
+from ttdg.networks import NetworkSpec, Segmenter, cuda_graph, level_channels, load_encoder
 from ttdg.prior import prior_for
 from ttdg.training.averaging import WeightAverage
 from ttdg.training.batches import Pool
@@ -57,8 +57,9 @@ def train(
     from there.
     """
     torch.manual_seed(recipe.seed)
-    network = build_network(recipe, len(benchmark.labels))
-    prior = prior_for(network, len(benchmark.labels), **recipe.prior_settings()) if recipe.universe else None
+    labels, prior_settings = len(benchmark.labels), recipe.prior_settings()
+    network = build_network(recipe, labels)
+    prior = prior_for(level_channels(network), labels, **prior_settings) if recipe.universe else None
     learner = Learner(network, prior, recipe.loss, recipe.universe, recipe.mixstyle > 0)
     update = set_up(fabric, learner, recipe)
     result = learner if update.average is None else update.average.learner
@@ -72,8 +73,8 @@ def train(
     scores: Mapping[str, float] = {}
     losses: list[Tensor] = []
     for step in range(start + 1, recipe.steps + 1):
-        images, labels, *styles = pool.batch(recipe, benchmark.normalisation, step, part)
-        losses.append(update(images, labels, recipe.rate(step - 1) / recipe.lr, *styles))
+        images, masks, *styles = pool.batch(recipe, benchmark.normalisation, step, part)
+        losses.append(update(images, masks, recipe.rate(step - 1) / recipe.lr, *styles))
         last = step == recipe.steps
         if step % every == 0 or last:
             scores = validate(result.network, held_out, benchmark, fabric.device)

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from ttdg.data import Arrays, Benchmark
-from ttdg.prior import MorphologyPrior, feature_maps, prior_for, prior_loss
+from ttdg.networks import feature_maps, level_channels
+from ttdg.prior import MorphologyPrior, prior_for, prior_loss
 from ttdg.training.batches import Pool
 from ttdg.training.recipe import Recipe
 
@@ -33,7 +34,7 @@ def fit_prior(
     device = next(frozen.parameters()).device
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        prior = prior_for(frozen, len(benchmark.labels), **settings).train()
+        prior = prior_for(level_channels(frozen), len(benchmark.labels), **settings).to(device).train()
     for unused in (prior.edges, prior.affinity):  # L(𝒰) has no gradient with respect to them
         unused.requires_grad_(False)
     trained = [parameter for parameter in prior.parameters() if parameter.requires_grad]

@@ -72,7 +72,7 @@ class Update:
         average: WeightAverage | None = None,
     ) -> None:
         self.fabric, self.learner, self.optimisers, self.average = fabric, learner, optimisers, average
-        self._replay = GraphRunner(lambda: () if recorded else None)
+        self._replay = GraphRunner() if recorded else None
 
     def __call__(
         self, images: Float[Tensor, "b c h w"], labels: Int[Tensor, "b h w"], share: float, *styles: Tensor
@@ -84,6 +84,8 @@ class Update:
         self.optimisers.rate(share)
         if self.average is not None:
             self.average.advance()
+        if self._replay is None:
+            return self._step(images, labels, *styles)
         return self._replay(self._step, images, labels, *styles)
 
     def _step(self, images: Tensor, labels: Tensor, *styles: Tensor) -> Tensor:

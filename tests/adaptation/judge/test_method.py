@@ -14,11 +14,11 @@ from ttdg.adaptation.judge.fit import count_rounds, fit_judge
 from ttdg.adaptation.judge.method import EVIDENCE_SPECS, FALLBACK, choose, load_regressor
 from ttdg.adaptation.judge.mixing import layer_weights
 from ttdg.adaptation.judge.regressor import Prediction
-from ttdg.checkpoints import load, part_digest
+from ttdg.checkpoints import load
 from ttdg.data import Arrays, Benchmark, Exact
 from ttdg.errors import UserError
 from ttdg.metrics import dice, region_masks, region_probabilities
-from ttdg.networks import batchnorm
+from ttdg.networks import batchnorm, level_channels
 from ttdg.prior import MorphologyPrior, prior_for
 from ttdg.types import Part
 
@@ -136,12 +136,10 @@ def test_a_verdict_holds_the_predictions_of_every_candidate(ready):
 def test_a_judge_that_was_fitted_with_another_prior_is_refused(ready):
     source = ready("judge")
     prior = source.parts["prior"]
-    mine = Part(
-        source.parts["judge"].tensors, {**source.parts["judge"].settings, "prior": part_digest(prior)}
-    )
+    mine = Part(source.parts["judge"].tensors, {**source.parts["judge"].settings, "prior": prior.digest})
     assert adapt(replace(source, parts={"prior": prior, "judge": mine}), "judge")
     torch.manual_seed(5)
-    other = prior_for(source.network, 2, node_dim=16, points=8, per_tissue=6).to_part()
+    other = prior_for(level_channels(source.network), 2, node_dim=16, points=8, per_tissue=6).to_part()
     with pytest.raises(UserError, match="another prior"):
         adapt(replace(source, parts={"prior": other, "judge": mine}), "judge")
 

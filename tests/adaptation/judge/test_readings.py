@@ -11,9 +11,9 @@ from ttdg.adaptation.judge.candidates import Candidate, candidates_of, predict_c
 from ttdg.adaptation.judge.mixing import fit_mixing, layer_weights
 from ttdg.adaptation.judge.readings import READINGS, Reading, stack_readings, unstack_readings, use_groups
 from ttdg.data import Arrays, Benchmark, Exact
-from ttdg.networks import batchnorm
+from ttdg.networks import batchnorm, feature_maps
 from ttdg.networks.batchnorm.grouped import LEARNED, statistics_distance
-from ttdg.prior import MorphologyPrior, feature_maps
+from ttdg.prior import MorphologyPrior
 
 SIZE = 64
 

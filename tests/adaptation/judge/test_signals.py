@@ -8,16 +8,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ttdg.adaptation.judge.candidates import CandidatePredictions
-from ttdg.adaptation.judge.signals import compute_signals as all_signals
+from ttdg.adaptation.judge.signals import prediction_signals
+from ttdg.metrics import region_probabilities
 from ttdg.prior import MorphologyPrior, PriorSpec
 from ttdg.prior.locations import PointLocations
+from ttdg.prior.universe_signals import universe_signals
 
 
-def signals(evidence, regions, prior, **options):
+def signals(evidence, regions, prior):
     """All signals, with the same location for every universe point."""
     d = len(prior.universe)
     locations = PointLocations(torch.ones(d), torch.ones(d), torch.full((d,), 1 / d))
-    return all_signals(evidence, regions, prior, locations, **options)
+    P = evidence.logits.softmax(2)
+    R = region_probabilities(evidence.logits.flatten(0, 1), regions).unflatten(0, P.shape[:2])
+    fit = universe_signals(prior, locations, evidence.projected, P, regions)
+    return fit | prediction_signals(evidence, P, R, list(regions))
 
 
 REGIONS, SIDE, LABELS = {"disc": (1, 2), "cup": (2,)}, 32, 3
@@ -51,18 +56,6 @@ def random_evidence(k: int = 3, b: int = 2) -> CandidatePredictions:
     return evidence_of(torch.randint(LABELS, (k, b, SIDE, SIDE)), sharpness=1.0)
 
 
-def test_a_few_signals_are_the_same_as_all_of_them(prior):
-    evidence = random_evidence()
-    everything = signals(evidence, REGIONS, prior)
-    names = [name for name in everything if name.startswith("universe")]
-    assert 0 < len(names) < len(everything)
-    for chosen in (names, [n for n in everything if n not in names], names[:1], ["entropy"]):
-        found = signals(evidence, REGIONS, prior, only=chosen)
-        assert set(chosen) <= set(found)
-        assert all(torch.equal(found[name], everything[name]) for name in found)
-    assert not any(n.startswith("universe") for n in signals(evidence, REGIONS, prior, only=["entropy"]))
-
-
 @pytest.mark.parametrize("label", range(LABELS))
 def test_an_image_of_one_label_alone_gives_finite_signals(prior, label):
     labels = torch.full((2, 2, SIDE, SIDE), label)
@@ -94,10 +87,10 @@ def test_signals_of_an_image_do_not_depend_on_the_batch(prior):
 
 
 def test_the_agreement_of_identical_candidates_is_one_and_of_disjoint_ones_zero(prior):
-    same = signals(evidence_of(squares(2, 1, (4, 4)), 20.0), REGIONS, prior, only=["entropy"])
+    same = signals(evidence_of(squares(2, 1, (4, 4)), 20.0), REGIONS, prior)
     assert torch.allclose(same["disc agrees with all"], torch.ones(()), atol=1e-4)
     labels = torch.cat([squares(1, 1, (0, 0)), squares(1, 1, (16, 16))])
-    apart = signals(evidence_of(labels, 20.0), REGIONS, prior, only=["entropy"])
+    apart = signals(evidence_of(labels, 20.0), REGIONS, prior)
     assert apart["disc agrees with 0"][0, 0] == pytest.approx(1, abs=1e-3)
     assert apart["disc agrees with 0"][1, 0] < 1e-2
 
@@ -105,20 +98,16 @@ def test_the_agreement_of_identical_candidates_is_one_and_of_disjoint_ones_zero(
 def test_two_equal_blobs_are_half_in_one_piece(prior):
     logits = evidence_of(squares(1, 1, (4, 4), (20, 20)))
     logits.logits[0, 0, 1, 5, 5] += 1.0  # the first is the more certain one
-    found = signals(logits, REGIONS, prior, only=["entropy"])
-    whole = signals(evidence_of(squares(1, 1, (4, 4))), REGIONS, prior, only=["entropy"])
+    found = signals(logits, REGIONS, prior)
+    whole = signals(evidence_of(squares(1, 1, (4, 4))), REGIONS, prior)
     assert found["disc in one piece"].item() == pytest.approx(0.5, abs=0.05)
     assert whole["disc in one piece"].item() == pytest.approx(1.0)
 
 
 def test_a_larger_region_has_more_area_and_a_doubtful_one_more_entropy(prior):
-    small, large = (
-        signals(evidence_of(squares(1, 1, (4, 4), side=s)), REGIONS, prior, only=["entropy"]) for s in (6, 16)
-    )
+    small, large = (signals(evidence_of(squares(1, 1, (4, 4), side=s)), REGIONS, prior) for s in (6, 16))
     assert small["disc area"] < large["disc area"]
-    sure, unsure = (
-        signals(evidence_of(squares(1, 1, (4, 4)), s), REGIONS, prior, only=["entropy"]) for s in (8.0, 1.0)
-    )
+    sure, unsure = (signals(evidence_of(squares(1, 1, (4, 4)), s), REGIONS, prior) for s in (8.0, 1.0))
     assert sure["entropy"] < unsure["entropy"]
     assert sure["disc confidence"] > unsure["disc confidence"]
 

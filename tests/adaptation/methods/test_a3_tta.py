@@ -81,7 +81,7 @@ def alike(ours: torch.nn.Module, expected: torch.nn.Module) -> bool:
 def test_three_steps_by_hand(head, ready):
     source, lr = ready("a3-tta", 3, 3), 1e-3
     adapter = source.adapt("a3-tta", lr=lr, head=head)
-    student = copy.deepcopy(source.network).train()  # batch statistics, in a network that has never adapted
+    student = copy.deepcopy(source.network).train()  # training mode uses batch statistics
     teacher = copy.deepcopy(student).requires_grad_(False)
     optimiser, bank = torch.optim.Adam(student.parameters(), lr=lr, betas=(0.5, 0.999)), torch.empty(0)
     for seed in range(3):

@@ -75,9 +75,7 @@ def test_one_step_follows_the_teacher_by_hand(threshold, views):
     adapter = adapt(network, "cotta", lr=lr, momentum=momentum, restore=0.0, threshold=threshold)
     answer = adapter(X)
 
-    student = copy.deepcopy(
-        network
-    ).train()  # a network that has never adapted: batch statistics in training mode
+    student = copy.deepcopy(network).train()  # training mode uses batch statistics
     if views:
         turns = [
             lambda x: x,
@@ -119,7 +117,7 @@ def test_the_source_decides_on_views_whatever_the_student_thinks_now(scale):
     network[2].weight.data.mul_(scale)
     adapter = adapt(network, "cotta", threshold=0.9)
     with torch.no_grad():
-        adapter.network[2].weight.div_(scale**2)  # as sure as the source is unsure, or the other way round
+        adapter.network[2].weight.div_(scale**2)  # the student is sure if the source is not, and vice versa
         views, alone = symmetries.average_over_views(adapter.teacher, X, "softmax"), adapter.teacher(X)
         expected, other = (views, alone) if scale < 1 else (alone, views)
     answer = adapter(X).softmax(1)
@@ -145,7 +143,7 @@ def test_after_the_stream_the_teacher_answers_and_nobody_learns():
 
 def test_a_batch_whose_loss_is_not_finite_moves_no_weight():
     adapter = adapt(a_network(), "cotta", lr=1e-2, momentum=0.9, restore=0.0)
-    adapter(X)  # student, teacher and source are three now
+    adapter(X)  # student, teacher and source now differ
     adapter.restore = 1.0
     before = [p.detach().clone() for part in (adapter.network, adapter.teacher) for p in part.parameters()]
     adapter(torch.full_like(X, torch.nan))

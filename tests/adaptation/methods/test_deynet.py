@@ -96,14 +96,14 @@ def test_the_objective_is_the_distance_of_the_denoised_image_to_the_image_before
     part = source.parts["deynet"]
     part = Part(part.tensors, {**part.settings, "mean": [0.4] * 3, "std": [0.2] * 3})
     adapter = type(source)(source.network, {"deynet": part}).adapt("deynet")
-    images = (some_images() - 0.4) / 0.2
+    images = (some_images(side=64) - 0.4) / 0.2
     with torch.no_grad():
         found = adapter.objective(images).item()
         corrupted, where = corrupt(images, torch.Generator().manual_seed(0))
         denoised = Denoiser.from_part(part, torch.device("cpu")).train()(
             source.network.encode(corrupted), images
         )
-    expected = ((denoised - some_images()) * where).abs().mean().item()
+    expected = ((denoised - some_images(side=64)) * where).abs().mean().item()
     assert found == pytest.approx(expected, rel=1e-4)
     assert 0 < found < 0.1
 

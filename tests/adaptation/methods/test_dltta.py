@@ -43,7 +43,9 @@ def test_the_memory_is_first_in_first_out_and_holds_no_more_than_its_size(ready)
 
 def test_the_same_image_again_has_no_discrepancy(ready):
     adapter = ready("dltta").adapt("dltta", neighbours=1, temperature=1.0, lr=0.0)
-    adapter.lr = 1.0  # to read the rate off; a step of 0 leaves the network as it is
+    adapter.lr = (
+        1.0  # the factor of the rate can be read; `apply` is replaced, so that the network does not change
+    )
     adapter.apply = lambda gradients, lr: None
     adapter(images(0))
     adapter(images(0))
@@ -81,7 +83,7 @@ def test_a_stream_is_answered_as_by_a_plain_loop_over_images(head, rule, ready):
     plain, memory, rates = copy.deepcopy(network).requires_grad_(False), [], []
     norms = [layer for layer in plain.modules() if isinstance(layer, nn.BatchNorm2d)]
     for layer in norms:
-        layer.running_mean = layer.running_var = None  # torch then takes the batch's own
+        layer.running_mean = layer.running_var = None  # torch then uses batch statistics
     theta = [p.requires_grad_() for layer in norms for p in (layer.weight, layer.bias)]
     adam = torch.optim.Adam(theta, lr)
 
@@ -113,7 +115,7 @@ def test_a_stream_is_answered_as_by_a_plain_loop_over_images(head, rule, ready):
         memory = [*memory, *zip(keys, F.avg_pool2d(answer, 4), strict=True)][-5:]
         assert torch.allclose(adapter(x), answer, rtol=0, atol=1e-9)
         assert adapter.rate == pytest.approx(rates[-1], abs=1e-11)
-    assert len(set(rates)) == 5  # the first two were made without a memory
+    assert len(set(rates)) == 5  # the first two batches have the plain rate
 
 
 def test_a_batch_that_is_not_finite_is_not_remembered(ready):

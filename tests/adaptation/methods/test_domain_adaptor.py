@@ -102,7 +102,7 @@ def test_a_second_input_of_a_layer_has_the_gradient_for_the_parameters_it_met(si
 
 
 class Twice(nn.Module):
-    """A layer that a pass runs through two times."""
+    """A network that uses one BatchNorm layer twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ def source_weight(own: Pair, batch: Pair, source: Pair) -> torch.Tensor:
 
 
 def alpha_by_hand(layer: nn.BatchNorm2d, x: torch.Tensor) -> torch.Tensor:
-    """The formula, literally."""
+    """α by the published formula."""
     mean, std = x.mean((0, 2, 3)), x.var((0, 2, 3)).sqrt()
     source = layer.running_mean, layer.running_var.sqrt()
     d_st = ((mean - source[0]) ** 2).mean() + ((std - source[1]) ** 2).mean()
@@ -214,7 +214,7 @@ def test_one_step_is_sgd_on_gem_from_the_rectified_parameters():
 
 @pytest.mark.parametrize("images", [1, 3])
 def test_a_batch_with_the_sources_statistics_is_answered_as_by_the_source(images):
-    """One image: all three distances are 0."""
+    """For one image all three distances are 0."""
     torch.manual_seed(0)
     conv, norm, x = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), torch.randn(images, 3, 4, 4)
     torch.batch_norm_update_stats(conv(x).detach(), norm.running_mean, norm.running_var, 1.0)
@@ -237,7 +237,7 @@ def test_its_own_step_lowers_gem_at_the_temperature_it_was_taken_at(head):
 
 @pytest.mark.parametrize("head", ["softmax", "sigmoid"])
 def test_the_plain_prediction_is_a_fixed_target_of_the_softened_one(head):
-    """The gradient of −T²·Σ q log p_T is T·(p_T − q), were it not for one of q."""
+    """The gradient of −T²·Σ q log p_T is T·(p_T − q) if q has no gradient."""
     z = torch.randn(2, 3, 4, 4, dtype=torch.float64, requires_grad=True)
     (gradient,) = torch.autograd.grad(gem(z, "gem-skd", head).sum(), z)
     T = 2 * z.std(1, keepdim=True) if head == "softmax" else 2**0.5 * z.abs()

@@ -25,7 +25,7 @@ def test_the_momentum_sequence_is_the_published_one():
 
 
 def test_statistics_move_by_the_momentum_towards_those_of_the_views():
-    """The first layer sees a 1×1 convolution, whose statistics no symmetry changes."""
+    """The input of the first BatchNorm is a 1×1 convolution; flips and turns do not change its statistics."""
     network = a_network()
     adapter = adapt(network, "dua")
     adapter(X)
@@ -37,7 +37,7 @@ def test_statistics_move_by_the_momentum_towards_those_of_the_views():
 
 @pytest.mark.parametrize("between", [None, math.nan, 1e20], ids=str)
 def test_the_momentum_decays_from_batch_to_batch_that_is_not_left_out(between):
-    """1e20: the answer stays finite, the variance does not."""
+    """With 1e20 the prediction is finite but the variance is not."""
     network = a_network()
     adapter, hidden = adapt(network, "dua"), [network[0](x).detach().double() for x in (X, Y)]
     adapter(X)
@@ -55,7 +55,7 @@ def test_the_momentum_decays_from_batch_to_batch_that_is_not_left_out(between):
 
 
 class Beside(nn.Module):
-    """Its answer depends on a channel that no BatchNorm layer sees."""
+    """A network whose output depends on a channel that does not pass through BatchNorm."""
 
     def __init__(self) -> None:
         super().__init__()

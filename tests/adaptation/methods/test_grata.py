@@ -50,7 +50,7 @@ def test_one_step_by_hand(head, form):
     norm, theta = model[1], [model[1].weight, model[1].bias]
     squash = (lambda z: z.softmax(1)) if head == "softmax" else torch.sigmoid
     p = squash(model(X))
-    terms = p * p.log()  # of the half form they are summed over channels, of the full one averaged
+    terms = p * p.log()  # summed over channels in the half form, averaged in the full form
     if (head, form) == ("sigmoid", "full"):
         terms = (terms + (1 - p) * (1 - p).log()) / 3
     entropy = -terms.sum(1).mean()
@@ -67,7 +67,7 @@ def test_one_step_by_hand(head, form):
         loss = -(q * z.log_softmax(1)).sum(1).mean()
     else:
         loss = nn.functional.binary_cross_entropy_with_logits(z, q)
-    assert adapter.loss.item() == pytest.approx(loss.item(), abs=1e-6)  # where the virtual step has led
+    assert adapter.loss.item() == pytest.approx(loss.item(), abs=1e-6)  # the loss at the virtual step
     pseudo = torch.autograd.grad(loss, theta)
     a, b = (torch.cat([g.flatten() for g in grads]) for grads in (auxiliary, pseudo))
     cos = (a @ b / (a.norm() * b.norm())).item()

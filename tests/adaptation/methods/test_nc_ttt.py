@@ -120,7 +120,7 @@ def test_a_discriminator_learns_to_tell_noise():
         return (torch.randn(4, 12, 12, 3) @ basis.T).movedim(-1, 1)
 
     discriminator.calibrate(features())
-    for _ in range(150):
+    for _ in range(400):
         loss = noise_loss(discriminator, features(), generator)
         optimiser.zero_grad()
         loss.backward()

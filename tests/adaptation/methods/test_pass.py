@@ -136,7 +136,7 @@ def test_the_objective_is_the_sum_over_the_encoder_s_layers_of_what_lies_between
         adapter.network.encode(inputs)
     for handle in handles:
         handle.remove()
-    assert len(found) == 3  # of the five layers, those of the encoder
+    assert len(found) == 3  # the encoder has three of the five layers
     assert adapter.objective(x).item() == pytest.approx(torch.stack(found).sum().item(), rel=1e-4)
 
 
@@ -149,7 +149,7 @@ def test_the_source_s_answer_is_the_source_s_after_any_number_of_batches(ready):
 
 
 def test_the_running_statistics_of_one_batch_do_not_reach_the_next(ready):
-    """Without a rate nothing else could: then the second batch is answered as if it were the first."""
+    """With a rate of 0 nothing else changes, so that the second batch is predicted as if it were the first."""
     fresh, later = (ready("pass").adapt("pass", lr=0.0, fallback="never") for _ in range(2))
     later(images(2) * 3)
     assert torch.equal(fresh(images()), later(images()))
@@ -168,7 +168,7 @@ def test_attention_is_a_softmax_over_prompts_of_scaled_products_cut_to_the_neare
             products = [math.exp((q[image, c] * k[j]).sum().item() / math.sqrt(5)) for j in range(5)]
             weights[c] = torch.tensor(products) / sum(products)
         for j in range(5):
-            for c in weights[:, j].argsort(descending=True)[2:]:  # a tenth of 20 stay
+            for c in weights[:, j].argsort(descending=True)[2:]:  # a tenth of 20 channels is kept
                 weights[c, j] = 0
         for c in range(20):
             expected = features[image, c] + sum(weights[c, j] * v[j] for j in range(5))
@@ -190,7 +190,9 @@ def test_the_half_entropy_is_divided_by_the_foreground_s_mass(ready):
 
 def test_a_frozen_answer_has_the_prompts_of_the_last_batch_and_takes_no_step(ready):
     adapter = ready("pass").adapt("pass", lr=0.1, objective="entropy", fallback="never")
-    assert torch.equal(adapter.predict_frozen(images(9)), adapter.network(images(9)))  # nothing learnt yet
+    assert torch.equal(
+        adapter.predict_frozen(images(9)), adapter.network(images(9))
+    )  # before the first batch
     adapter(images())
     before = copy.deepcopy((adapter.network.state_dict(), adapter.prompts.state_dict(), adapter.slow.values))
     answer = adapter.predict_frozen(images(9))
@@ -217,7 +219,7 @@ def test_a_frozen_answer_falls_back_to_the_source_too(ready):
 
 @pytest.mark.parametrize("batches", [(1, None, 2), (None, 1, 2)])
 def test_a_batch_without_a_finite_image_leaves_no_trace(ready, batches):
-    bad = images(count=8).view(2, 3, 64, 64)  # of another size than the prompts are for
+    bad = images(count=8).view(2, 3, 64, 64)  # another size than that of the prompts
     bad[:, 0, 3, 4] = float("nan")
     disturbed, calm = (ready("pass").adapt("pass", lr=0.1, objective="entropy") for _ in range(2))
     for seed in batches:

@@ -1,4 +1,4 @@
-"""SicTTA: grouped statistics, its measure of reliability, its pool, and that nothing is ever learnt."""
+"""SicTTA: grouped statistics, the reliability score, the pool, and that no weight changes."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def test_statistics_over_groups_are_those_of_each_group_alone():
 def test_the_density_is_the_row_entropy_of_the_class_matrix():
     logits = torch.randn(1, 3, 4, 4)
     pixels = torch.arange(16)[None]
-    u = torch.nn.functional.normalize(logits.softmax(1).flatten(2)[0], dim=0)  # a unit vector a pixel
+    u = torch.nn.functional.normalize(logits.softmax(1).flatten(2)[0], dim=0)  # a unit vector for each pixel
     rows = (u @ u.T).softmax(1)
     expected = -(rows * (rows + 1e-5).log()).sum(1).mean()
     assert torch.allclose(compact_density(logits, pixels, "softmax")[0], expected, atol=1e-6)
@@ -34,7 +34,7 @@ def test_the_density_is_the_row_entropy_of_the_class_matrix():
 
 @pytest.mark.parametrize("head", ["softmax", "sigmoid"])
 def test_saturated_predictions_tie_whatever_their_shares(head):
-    logits = torch.full((2, 2, 10, 20), -40.0)  # in 200 pixels a row of the class matrix is all but one-hot
+    logits = torch.full((2, 2, 10, 20), -40.0)  # in 200 pixels a row of the class matrix is nearly one-hot
     for image, split in enumerate((5, 7)):
         logits[image, 0, :, :split], logits[image, 1, :, split:] = 40.0, 40.0
     first, second = compact_density(logits, torch.arange(200).expand(2, -1), head).tolist()
@@ -126,7 +126,7 @@ def test_the_accepted_share_falls_while_the_pool_fills(ready):
 
 def test_only_the_images_with_the_lowest_scores_enter_the_pool(ready):
     adapter = ready("sictta").adapt("sictta")
-    adapter.pool.push(*(torch.zeros(9, 1),) * 2)  # warm: one in ten
+    adapter.pool.push(*(torch.zeros(9, 1),) * 2)  # the pool is full: one in ten images is accepted
     assert not any(adapter._is_reliable(1.0 + n) for n in range(40))
     assert adapter._is_reliable(0.5)
     assert not adapter._is_reliable(float("nan"))

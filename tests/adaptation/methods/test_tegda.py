@@ -92,7 +92,7 @@ def agreed(logits: torch.Tensor, dropped: torch.Tensor, head: str) -> torch.Tens
 def test_three_steps_by_hand(head, ready):
     source, lr = ready("tegda", 3, 3), 1e-3
     adapter = source.adapt("tegda", lr=lr, head=head, seed=7)
-    student = copy.deepcopy(source.network).train()  # batch statistics, in a network that has never adapted
+    student = copy.deepcopy(source.network).train()  # training mode uses batch statistics
     teacher = copy.deepcopy(student).requires_grad_(False)
     optimiser, bank = torch.optim.Adam(student.parameters(), lr=lr, betas=(0.5, 0.999)), torch.empty(0)
     draw = torch.Generator().manual_seed(7)
@@ -101,7 +101,7 @@ def test_three_steps_by_hand(head, ready):
         return (cross_entropy(a, b, head) + cross_entropy(b, a, head)) / 2
 
     for seed in range(3):
-        images = some(seed, 3)  # of six in the bank at last, five are the nearest
+        images = some(seed, 3)  # the bank has six maps in the end, of which five are used
         answer = adapter(images)
 
         taught, (*skips, deepest) = teacher(images), student.encode(images)

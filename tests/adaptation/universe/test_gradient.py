@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ttdg.adaptation.universe.gradient import Variant
-from ttdg.prior import feature_maps
+from ttdg.networks import feature_maps
 
 VARIANTS = get_args(Variant)
 

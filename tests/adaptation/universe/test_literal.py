@@ -14,7 +14,8 @@ from ttdg.adaptation.universe.gradient import Variant
 from ttdg.matching import cycle_violation, matching_loss, pairwise, round_matching, soft_affinity
 from ttdg.matching.sinkhorn import sinkhorn_log
 from ttdg.matching.universe import from_pairs, pair_indices
-from ttdg.prior import MorphologyPrior, feature_maps
+from ttdg.networks import feature_maps
+from ttdg.prior import MorphologyPrior
 
 VARIANTS = get_args(Variant)
 

@@ -10,6 +10,7 @@ from ttdg.bench.run import run_jobs
 from ttdg.checkpoints import load
 from ttdg.errors import UserError
 from ttdg.evaluation.records import write_rows
+from ttdg.networks import level_channels
 from ttdg.prior import prior_for
 from ttdg.report.figures.curves import find_curves
 from ttdg.report.figures.explanations import draw_pairs, grad_cam, last_stage, matched_pairs
@@ -142,7 +143,7 @@ def test_the_last_stage_of_our_networks_is_found_by_what_it_gives(disc_model):
 @pytest.mark.parametrize("with_prior", [True, False])
 def test_an_image_is_matched_to_itself_node_by_node(disc_model, with_prior):
     torch.manual_seed(0)
-    prior = prior_for(disc_model.network, 2, points=40, per_tissue=12).eval()
+    prior = prior_for(level_channels(disc_model.network), 2, points=40, per_tissue=12).eval()
     image = torch.rand(1, 3, 64, 64)
     found = matched_pairs(disc_model.network, prior, image.repeat(2, 1, 1, 1), with_prior)
     assert len(found.first) > 5

@@ -11,14 +11,13 @@ import ttdg
 from ttdg.adaptation import METHODS
 from ttdg.checkpoints import Model, load
 from ttdg.cli import app
-from ttdg.data import Arrays, find_sites, load_benchmark, normalise
+from ttdg.data import Arrays, find_sites, load_benchmark, load_sources, normalise
 from ttdg.data.synthetic.write import write_benchmark
 from ttdg.errors import UserError
 from ttdg.networks import pyramid
 from ttdg.networks.heads.consistency import MixStyle
 from ttdg.networks.heads.noise import SIGMAS, NoiseDiscriminator
 from ttdg.networks.heads.shapes import GRID, ShapeHead, centred_shapes, sparse_code
-from ttdg.training import load_sources
 from ttdg.training.parts import EXTRAS, PartFit, fit_part, fitting, tasd_r
 from ttdg.training.parts.itta import gradient_alignment_loss
 from ttdg.training.parts.tasd_r import largest_component, shape_targets, source_shapes

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ttdg.adaptation.judge.readings import Reading, stack_readings, unstack_readings, use_groups
+from ttdg.networks import feature_maps
 from ttdg.networks.batchnorm.grouped import LayerWeights, statistics_distance
-from ttdg.prior import MorphologyPrior, feature_maps
+from ttdg.prior import MorphologyPrior
 
 UNIVERSE_WEIGHT = 0.5  # of the universe's log-probabilities in a fused candidate
 
@@ -97,9 +98,9 @@ def predict_readings(
     stacked, rho = stack_readings(images, readings, group)
     mode = use_groups(network, rho, mixing)
     logits, maps = feature_maps(network, stacked)
+    distance = statistics_distance(mode.seen, len(rho) // len(readings))  # of the groups of the first reading
     levels = {name: maps[name].float() for name in ("e0", *prior.spec.levels)}
     projected = prior.project(levels, images.shape[2:])
-    distance = statistics_distance(mode.seen, len(rho) // len(readings))  # of the groups of the first reading
     return ReadingPredictions(
         images,
         unstack_readings(logits.float().softmax(1), readings),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ttdg.adaptation.judge.candidates import candidates_of, predict_candidates, predict_readings
 from ttdg.adaptation.judge.method import UNIVERSES
 from ttdg.adaptation.judge.readings import READING_SETS
-from ttdg.adaptation.judge.signals import compute_signals
+from ttdg.adaptation.judge.signals import prediction_signals
 from ttdg.data import Arrays, Benchmark, normalise
 from ttdg.data.shifts import simulate
 from ttdg.metrics import dice, region_masks, region_probabilities
@@ -19,6 +19,7 @@ from ttdg.networks import batchnorm
 from ttdg.networks.batchnorm.grouped import LayerWeights
 from ttdg.prior import MorphologyPrior
 from ttdg.prior.locations import PointLocations, point_locations
+from ttdg.prior.universe_signals import universe_signals
 from ttdg.types import Regions
 
 LOCATION_BATCHES = 16  # batches of 8 training images of each site from which point locations are measured
@@ -105,10 +106,11 @@ def collect_evidence(
         tables: dict[str, EvidenceTable] = {}
         for universe, prior in setup.priors.items():
             predictions = predict_candidates(read, prior, candidates_of(readings))
-            only = None if universe == "learned" else ["universe"]  # the other signals are the same
-            signals = compute_signals(
-                predictions, benchmark.regions, prior, setup.locations[universe], only=only
-            )
+            P, regions = predictions.logits.softmax(2), benchmark.regions
+            signals = universe_signals(prior, setup.locations[universe], predictions.projected, P, regions)
+            if universe == "learned":  # the other signals are the same for all universes
+                R = region_probabilities(predictions.logits.flatten(0, 1), regions).unflatten(0, P.shape[:2])
+                signals |= prediction_signals(predictions, P, R, list(regions))
             scores = candidate_dice(predictions.logits, labels, benchmark.regions)
             tables[universe] = EvidenceTable(signals, scores, hospital, predictions.unfused)
         parts.append(tables)

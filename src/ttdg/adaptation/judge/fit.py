@@ -18,7 +18,6 @@ from ttdg.adaptation.judge.method import EVIDENCE_SPECS, EvidenceKind
 from ttdg.adaptation.judge.mixing import fit_mixing
 from ttdg.adaptation.judge.readings import READING_SETS
 from ttdg.adaptation.judge.regressor import feature_matrix, fit_regressor
-from ttdg.checkpoints import part_digest
 from ttdg.data import Arrays, Benchmark
 from ttdg.errors import UserError, suggestion
 from ttdg.prior import MorphologyPrior
@@ -129,7 +128,7 @@ def judge_part(tables: EvidenceTables, setup: EvidenceSetup, *, seed: int = 0) -
         "readings": setup.readings,
         "seed": seed,
         "images": len(tables["learned"].dice),
-        "prior": part_digest(setup.priors["learned"].to_part()),
+        "prior": setup.priors["learned"].to_part().digest,
     }
     return Part(tensors, settings)
 

@@ -18,15 +18,16 @@ from ttdg.adaptation.judge.candidates import candidates_of, predict_candidates, 
 from ttdg.adaptation.judge.mixing import layer_weights
 from ttdg.adaptation.judge.readings import READING_SETS
 from ttdg.adaptation.judge.regressor import Prediction, Regressor, feature_matrix
-from ttdg.adaptation.judge.signals import compute_signals
+from ttdg.adaptation.judge.signals import prediction_signals
 from ttdg.adaptation.options import Option, Range
-from ttdg.checkpoints import part_digest
 from ttdg.errors import UserError, suggestion
+from ttdg.metrics import region_probabilities
 from ttdg.networks import batchnorm, split
 from ttdg.networks.capture import CaptureGuard
 from ttdg.networks.cuda_graph import GraphRunner
 from ttdg.prior import MorphologyPrior
 from ttdg.prior.locations import PointLocations
+from ttdg.prior.universe_signals import universe_signals
 from ttdg.types import Part
 
 EvidenceKind = Literal["all", "universe", "no-universe", "random-universe", "no-class-mask"]
@@ -75,14 +76,19 @@ class JudgeAdapter(Adapter, SelfAssessing):
     def __init__(
         self,
         network: nn.Module,
-        prior: MorphologyPrior,
+        prior: Part,
         judge: Part,
         evidence: EvidenceKind,
         margin: float,
         always: str = "",
     ) -> None:
+        if judge.settings.get("prior", prior.digest) != prior.digest:
+            raise UserError("the judge was fitted with another prior; fit the part 'judge' again")
         device = next(network.parameters()).device
-        self.network = network.eval().requires_grad_(False)
+        self.network = split.require_split(network).eval().requires_grad_(False)
+        batchnorm.use(network, batchnorm.EVAL)
+        self._replay = GraphRunner(CaptureGuard(network))
+        learned = MorphologyPrior.from_part(prior).requires_grad_(False).to(device)
         self.regions = {name: tuple(labels) for name, labels in judge.settings["regions"].items()}
         self.regressor = load_regressor(judge, evidence).to(device)
         self.signal_names: list[str] = judge.settings["signals"][evidence]
@@ -92,7 +98,7 @@ class JudgeAdapter(Adapter, SelfAssessing):
         self.candidate_names = tuple(candidate.name for candidate in self.candidates)
         if len(self.regressor.mean) != len(self.signal_names) + len(self.candidates):
             raise UserError("the judge was fitted by an older version; fit the part 'judge' again")
-        self.prior = UNIVERSES[spec.universe](prior.requires_grad_(False).to(device))
+        self.prior = UNIVERSES[spec.universe](learned)
         self.locations = PointLocations(*judge.tensors[f"places.{spec.universe}"].to(device))
         self.mixing = layer_weights(self.network, judge.tensors["mixing"].tolist())
         if always and always not in self.candidate_names:
@@ -100,7 +106,6 @@ class JudgeAdapter(Adapter, SelfAssessing):
         self.margin = 1e9 if always else margin
         self.fallback = self.candidate_names.index(always or FALLBACK)
         self.verdict: Verdict | None = None
-        self._replay = GraphRunner(CaptureGuard(network))
 
     @torch.no_grad()
     def __call__(self, images: Images) -> Logits:
@@ -114,9 +119,12 @@ class JudgeAdapter(Adapter, SelfAssessing):
         read = predict_readings(self.network, self.prior, images, readings=self.readings, mixing=self.mixing)
         batchnorm.use(self.network, batchnorm.EVAL)  # the grouped mode fits this batch only
         predictions = predict_candidates(read, self.prior, self.candidates)
-        signals = compute_signals(
-            predictions, self.regions, self.prior, self.locations, only=self.signal_names
-        )
+        P, signals = predictions.logits.softmax(2), dict[str, Tensor]()
+        if any(name.startswith("universe") for name in self.signal_names):
+            signals |= universe_signals(self.prior, self.locations, predictions.projected, P, self.regions)
+        if not all(name.startswith("universe") for name in self.signal_names):
+            R = region_probabilities(predictions.logits.flatten(0, 1), self.regions)
+            signals |= prediction_signals(predictions, P, R.unflatten(0, P.shape[:2]), list(self.regions))
         predicted = self.regressor.predict(feature_matrix(signals, self.signal_names))
         chosen = choose(predicted.members, self.fallback, self.margin)
         logits = predictions.logits[chosen, torch.arange(len(images), device=images.device)]
@@ -168,10 +176,7 @@ def judge(
     always: str = "",
 ) -> JudgeAdapter:
     """Build the adapter from the parts "prior" and "judge"."""
-    batchnorm.use(split.require_split(network), batchnorm.EVAL)
-    if part.settings.get("prior", part_digest(prior)) != part_digest(prior):
-        raise UserError("the judge was fitted with another prior; fit the part 'judge' again")
-    return JudgeAdapter(network, MorphologyPrior.from_part(prior), part, evidence, margin, always)
+    return JudgeAdapter(network, prior, part, evidence, margin, always)
 
 
 def load_regressor(part: Part, evidence: str) -> Regressor:

@@ -1,9 +1,9 @@
 """Signals: label-free measurements of every candidate's prediction, from which the regressor predicts Dice.
 
 A signal is one number for each candidate and image. It describes the entropy of the prediction, the shape of each
-region, the agreement with the other candidates, the distance of the batch statistics from the source statistics, or,
-if its name starts with "universe", the fit to the universe (`ttdg.prior.universe_signals`). All signals are computed
-batched over candidates and images, without synchronising the host with the device.
+region, the agreement with the other candidates, or the distance of the batch statistics from the source statistics. The
+signals of the fit to the universe are in `ttdg.prior.universe_signals`. All signals are computed batched over
+candidates and images, without synchronising the host with the device.
 """
 
 import math
@@ -15,44 +15,28 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ttdg.adaptation.judge.candidates import CandidatePredictions
-from ttdg.metrics import region_probabilities
-from ttdg.prior import MorphologyPrior
-from ttdg.prior.locations import PointLocations
-from ttdg.prior.universe_signals import universe_signals
-from ttdg.types import Regions
 
 FLOOD_STEPS = 40  # of the flood fill that finds a connected component, on a grid of stride 4
 
 
 @torch.no_grad()
-def compute_signals(
+def prediction_signals(
     predictions: CandidatePredictions,
-    regions: Regions,
-    prior: MorphologyPrior,
-    locations: PointLocations,
-    *,
-    only: Sequence[str] | None = None,
+    P: Float[Tensor, "k b l h w"],
+    R: Float[Tensor, "k b r h w"],
+    regions: Sequence[str],
 ) -> dict[str, Float[Tensor, "k b"]]:
-    """Compute the signals of every candidate and image, by name.
+    """Compute all signals but those of the universe, by name.
 
     Args:
         predictions: predictions of the candidates.
-        regions: the labels of each evaluated region.
-        prior: used for the signals whose name starts with "universe".
-        locations: locations of the prior's points at the source.
-        only: names of the signals that are needed, all by default. The universe signals and the others are two
-            families; a family is skipped if none of its signals is needed.
+        P: their label probabilities.
+        R: their region probabilities.
+        regions: names of the regions.
     """
-    k, b = predictions.logits.shape[:2]
-    logits = predictions.logits.flatten(0, 1)
-    P = logits.softmax(1)
+    k, b = P.shape[:2]
     flat: dict[str, Tensor] = {}  # signals over candidates × images
-    if only is None or any(name.startswith("universe") for name in only):
-        fit = universe_signals(prior, locations, predictions.projected.flatten(0, 1), P, regions)
-        flat |= {f"universe {name}": value for name, value in fit.items()}
-    if only is not None and all(name.startswith("universe") for name in only):
-        return {name: value.unflatten(0, (k, b)) for name, value in flat.items()}
-    R = region_probabilities(logits, regions)
+    P, R = P.flatten(0, 1), R.flatten(0, 1)
     entropy = -torch.xlogy(P, P).sum(1) / math.log(P.shape[1])
     flat["entropy"] = entropy.mean((1, 2))
     shapes = _shape_signals(R.flatten(0, 1), entropy.repeat_interleave(len(regions), 0))
@@ -61,7 +45,7 @@ def compute_signals(
         by_region = value.view(k * b, len(regions)).unbind(1)
         flat |= {f"{region} {name}": x for region, x in zip(regions, by_region, strict=True)}
     signals = {name: value.unflatten(0, (k, b)) for name, value in flat.items()}
-    signals |= _agreements(R.unflatten(0, (k, b)), list(regions), predictions.unfused)
+    signals |= _agreements(R.unflatten(0, (k, b)), regions, predictions.unfused)
     distance = predictions.distance.unbind(1)
     return signals | {f"statistics {i}": x.expand(k, b) for i, x in enumerate(distance)}
 
@@ -117,7 +101,7 @@ def _contrast(mask: Float[Tensor, "k b r h w"], images: Float[Tensor, "b c h w"]
     return ((inside - outside) / deviation).square().mean(3).sqrt()
 
 
-def _agreements(R: Float[Tensor, "k b r h w"], regions: list[str], unfused: int) -> dict[str, Tensor]:
+def _agreements(R: Float[Tensor, "k b r h w"], regions: Sequence[str], unfused: int) -> dict[str, Tensor]:
     """Soft Dice of every candidate with each unfused candidate, and the mean over these, by region."""
     low = F.avg_pool2d(R.flatten(0, 2)[:, None], 2, ceil_mode=True)[:, 0].unflatten(0, R.shape[:3]).flatten(3)
     intersection = torch.einsum("kbrp,jbrp->kjbr", low, low[:unfused])

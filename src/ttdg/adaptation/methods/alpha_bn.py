@@ -14,8 +14,7 @@ from ttdg.networks import batchnorm
 
 def alpha_bn(network: nn.Module, *, alpha: float = 0.1) -> Adapter:
     """Build the adapter of method `alpha-bn`."""
-    batchnorm.use(network, batchnorm.MixMode(alpha))
-    return Fixed(network)
+    return Fixed(network, batchnorm.MixMode(alpha))
 
 
 METHOD = Method(

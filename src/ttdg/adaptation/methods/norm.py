@@ -14,8 +14,7 @@ from ttdg.networks import batchnorm
 
 def norm(network: nn.Module) -> Adapter:
     """Build the adapter of method `norm`."""
-    batchnorm.use(network, batchnorm.BATCH)
-    return Fixed(network)
+    return Fixed(network, batchnorm.BATCH)
 
 
 METHOD = Method(

@@ -3,13 +3,10 @@
 from torch import nn
 
 from ttdg.adaptation.adapter import Adapter, Fixed, Method
-from ttdg.networks import batchnorm
 
 
 def source(network: nn.Module) -> Adapter:
     """Build the adapter of method `source`."""
-    if batchnorm.has_layers(network):
-        batchnorm.use(network, batchnorm.EVAL)
     return Fixed(network)
 
 

@@ -25,11 +25,10 @@ from torch.nn import functional as F
 
 from ttdg.adaptation.adapter import GradientAdapter, Images, Logits, Method
 from ttdg.adaptation.options import SHARE, WEIGHT, Option
-from ttdg.graphs import Nodes
 from ttdg.matching import universe_loss
-from ttdg.networks import batchnorm, split
+from ttdg.networks import batchnorm, feature_maps, split
 from ttdg.networks.batchnorm.batched import BatchedMixMode, SourceAndMixMode
-from ttdg.prior import MorphologyPrior, feature_maps
+from ttdg.prior import MorphologyPrior, Nodes
 from ttdg.types import Part
 
 Variant = Literal["full", "no-universe", "random-universe", "no-class-mask", "pairwise", "no-consensus"]

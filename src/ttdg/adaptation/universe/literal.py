@@ -30,14 +30,13 @@ from torch import Tensor, nn
 from ttdg.adaptation.adapter import GradientAdapter, Images, Logits, Method
 from ttdg.adaptation.options import WEIGHT, Option, Range
 from ttdg.adaptation.universe.gradient import Variant
-from ttdg.graphs import Nodes
 from ttdg.matching import assign, matching_loss, qap_direction, soft_affinity, solve
 from ttdg.matching.losses import MATCHING_LOSSES
 from ttdg.matching.sinkhorn import sinkhorn
 from ttdg.matching.solver import Direction
 from ttdg.matching.universe import of_pairs, pair_indices
-from ttdg.networks import batchnorm, split
-from ttdg.prior import MorphologyPrior, feature_maps
+from ttdg.networks import batchnorm, feature_maps, split
+from ttdg.prior import MorphologyPrior, Nodes
 from ttdg.types import Part
 
 

@@ -15,7 +15,7 @@ from ttdg.data.benchmark import load_benchmark
 from ttdg.data.synthetic.cases import SITES, check_drawable, draw_case, patient_of
 from ttdg.data.synthetic.hospitals import HOSPITALS
 from ttdg.errors import UserError
-from ttdg.files import atomic_folder
+from ttdg.files import atomic_folder, write_text
 
 SIZE = re.compile(r"^size: (\d+)$", re.MULTILINE)
 
@@ -43,9 +43,9 @@ def write_benchmark(
     check_drawable(variant, SITES[0], count, size)
     if not _replaceable(out):
         raise UserError(f"{out} holds other files; choose a new folder for the synthetic hospitals")
-    benchmark = load_benchmark(f"synthetic-{variant}")
+    benchmark, description = load_benchmark(f"synthetic-{variant}"), _description(variant, size)
     with atomic_folder(out) as folder:
-        (folder / "benchmark.yaml").write_text(_description(variant, size), encoding="utf-8")
+        write_text(folder / "benchmark.yaml", description)
         for done, (site, case) in enumerate(product(SITES, range(count)), start=1):
             image, labels = draw_case(variant, site, case, size, seed)
             _save(folder / site / "images", _name(site, case), image)

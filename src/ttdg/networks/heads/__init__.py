@@ -1,4 +1,4 @@
-"""Auxiliary networks that some methods fit on source images and store as parts beside the checkpoint.
+"""Auxiliary networks that some methods fit on source images and store as parts of the checkpoint.
 
 * `consistency`: element-wise networks and MixStyle, for ITTA.
 * `denoiser`: a decoder that removes blind-spot noise, for DeY-Net.

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ttdg.matching import round_matching
-from ttdg.prior import MorphologyPrior, feature_maps
+from ttdg.networks import feature_maps
+from ttdg.prior import MorphologyPrior
 from ttdg.report.figures.plots import new_figure, png_bytes
 
 

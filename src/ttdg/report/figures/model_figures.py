@@ -7,7 +7,7 @@ from torch import Tensor
 from ttdg.bench.folder import RunFolder
 from ttdg.bench.jobs import Job, Scoring
 from ttdg.bench.scoring_job import OpenScoring, open_scoring
-from ttdg.evaluation.images import target_batches
+from ttdg.data.image_cache import target_batches
 from ttdg.prior import MorphologyPrior
 from ttdg.report.figures.explanations import draw_cams, draw_pairs, grad_cam, matched_pairs
 

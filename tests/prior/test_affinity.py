@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from ttdg.graphs import Affinity, MLPAffinity
-from ttdg.graphs.affinity import ReluSumByChunks, relu_sum, relu_sum_by_cdist
+from ttdg.prior import Affinity, MLPAffinity
+from ttdg.prior.affinity import ReluSumByChunks, relu_sum, relu_sum_by_cdist
 
 
 def graphs(seed: int = 0):

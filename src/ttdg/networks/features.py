@@ -1,8 +1,8 @@
-"""The feature maps of a network that the morphology prior reads."""
+"""Feature maps by level: e0 to e4 are the maps of the encoder, d0 to d4 those of the decoder."""
 
-from collections.abc import Mapping
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -29,7 +29,11 @@ def feature_maps(
     return network.head(decoded[-1])[..., :h, :w], maps
 
 
-def grid_size(maps: Mapping[str, Tensor], stride: int) -> tuple[int, int]:
-    """(height, width) of the node grid of padded images."""
-    y, x = next(iter(maps.values())).shape[2:]  # e0 has stride 2
-    return 2 * y // stride, 2 * x // stride
+@torch.no_grad()
+def level_channels(network: Any) -> dict[str, int]:
+    """Number of channels of every level of a network, read from a small image of zeros."""
+    training, device = network.training, next(network.parameters()).device
+    network.eval()
+    maps = feature_maps(network, torch.zeros(1, network.spec.channels, 64, 64, device=device))[1]
+    network.train(training)
+    return {name: x.shape[1] for name, x in maps.items()}

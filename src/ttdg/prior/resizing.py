@@ -1,15 +1,22 @@
-"""Bilinear resizing of feature maps as two matrix products.
+"""The size of the node grid, and bilinear resizing of feature maps to it as two matrix products.
 
 `F.interpolate` computes the same values, but uses one thread for each position of the map. With many channels it took
 four times as long on a CPU, and a tenth of a whole call of the method `universe` on a GPU.
 """
 
+from collections.abc import Mapping
 from functools import cache
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
+
+
+def grid_size(maps: Mapping[str, Tensor], stride: int) -> tuple[int, int]:
+    """(height, width) of the node grid of padded images."""
+    y, x = next(iter(maps.values())).shape[2:]  # e0 has stride 2
+    return 2 * y // stride, 2 * x // stride
 
 
 def resize_bilinear(x: Float[Tensor, "b c h w"], size: tuple[int, int]) -> Float[Tensor, "b c y x"]:

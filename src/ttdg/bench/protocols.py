@@ -1,7 +1,7 @@
 """The protocols of the paper: which sites train a source model and which sites it is tested on.
 
 A protocol turns names of sites into transfers. A transfer is one source model and its targets, in order. The stream
-(`streams.py`) decides whether the model is reset between targets.
+(`ttdg.evaluation.streams`) decides whether the model is reset between targets.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -85,9 +85,10 @@ def transfers(
     return found
 
 
-STREAMS: Mapping[str, str] = {  # how tables describe each stream; `streams.py` implements them
+STREAMS: Mapping[str, str] = {  # how tables describe each stream; `ttdg.evaluation.streams` implements them
     "online": "online, reset per target",
     "episodic": "episodic, reset per batch",
     "continual": "continual, never reset",
     "offline": "offline, two passes: adapted to the whole target before any of it is scored",
+    "folder": "folder, the whole unlabelled target is learned before any of it is scored",
 }

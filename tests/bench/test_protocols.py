@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ttdg.bench.protocols import PROTOCOLS, Target, transfers
 from ttdg.errors import UserError
-from ttdg.evaluation.protocols import PROTOCOLS, Target, transfers
 
 SITES = st.lists(st.text("abcdef", min_size=1, max_size=3), min_size=2, max_size=6, unique=True)
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ttdg.errors import UserError
-from ttdg.graphs import sample_nodes
-from ttdg.graphs.sampling import class_cells, spread, z_order
+from ttdg.prior import sample_nodes
+from ttdg.prior.sampling import class_cells, spread, z_order
 
 
 def blob_labels(seed: int, size: int = 16) -> torch.Tensor:

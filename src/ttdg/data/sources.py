@@ -1,11 +1,15 @@
 """Source sites prepared for training: split by patient, decoded once, with a record of the data."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ttdg.data import Arrays, Benchmark, Case, Site, fingerprint, load_arrays, open_pack, pack_path, split
+from ttdg.data.benchmark import Benchmark
+from ttdg.data.fingerprints import fingerprint
+from ttdg.data.loading import Arrays, load_arrays, subset
+from ttdg.data.packing import open_pack, pack_path
+from ttdg.data.sites import Site, split
 from ttdg.errors import UserError
 
 
@@ -33,7 +37,7 @@ def load_sources(
         kept, out = split(site.cases)
         if pack_path(site).exists():
             packed = open_pack(site, benchmark)
-            train[name], held_out[name] = (_subset(packed, cases) for cases in (kept, out))
+            train[name], held_out[name] = (subset(packed, cases) for cases in (kept, out))
         else:
             train[name], held_out[name] = (
                 load_arrays(cases, benchmark, workers, lambda _: progress(next(count)))
@@ -60,10 +64,3 @@ def check_provenance(
                 f"({trained_on[site].get('cases', 'unknown')} cases, another fingerprint); "
                 "use the data folder the model was trained from, or choose other source sites"
             )
-
-
-def _subset(arrays: Arrays, cases: Sequence[Case]) -> Arrays:
-    row = {name: number for number, name in enumerate(arrays.cases)}
-    rows = [row[case.name] for case in cases]
-    masks = None if arrays.masks is None else arrays.masks[rows]
-    return Arrays(arrays.images[rows], masks, tuple(case.name for case in cases))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from ttdg.networks.resizing import resize_bilinear
+from ttdg.prior.resizing import resize_bilinear
 
 
 @given(h=st.integers(1, 9), w=st.integers(1, 9), y=st.integers(1, 20), x=st.integers(1, 20))

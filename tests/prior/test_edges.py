@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ttdg.graphs import Edges, cosine_distance
+from ttdg.prior import Edges, cosine_distance
 
 
 def graphs(seed: int = 0):

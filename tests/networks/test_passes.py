@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from ttdg.adaptation import adapt
-from ttdg.evaluation.cost import counted_passes
 from ttdg.networks import cuda_graph
+from ttdg.networks.passes import counted_passes
 
 
 class Silent:

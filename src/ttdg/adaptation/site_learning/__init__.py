@@ -1,0 +1,6 @@
+"""Methods that learn a site: they train the whole network on the unlabelled images of the target.
+
+- `self_training`: a student learns from its own slow average under strong augmentation (method `self-training`).
+- `image_memory`: the unlabelled images that the student learns from, as bytes.
+- `strong_views`: strong augmentation of images together with soft labels.
+"""

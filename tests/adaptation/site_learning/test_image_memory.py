@@ -1,0 +1,85 @@
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ttdg.adaptation.site_learning.image_memory import ImageMemory, recognise
+from ttdg.data.transforms import normalise
+
+
+def unit_images(count: int, size: int = 8, seed: int = 0, channels: int = 3) -> torch.Tensor:
+    return torch.rand(count, channels, size, size, generator=torch.Generator().manual_seed(seed))
+
+
+def test_each_normalisation_is_recognised_and_undone_to_a_grey_level():
+    raw = (unit_images(4) * 255).round() / 255
+    for how in ("minmax", "imagenet"):
+        normalised = normalise(raw, how)
+        assert recognise(normalised) == how
+        memory = ImageMemory(8, 0)
+        memory.add(normalised)
+        rows = torch.arange(4)
+        back = memory.network_input(memory.unit_images(rows), rows)
+        assert (back - normalised).abs().max() < 3 / 255 / 0.2
+
+
+def test_other_images_keep_their_own_range():
+    images = 5 * unit_images(3) - 7
+    memory = ImageMemory(8, 0)
+    memory.add(images)
+    rows = torch.arange(3)
+    assert memory.normalised == "affine"
+    assert torch.allclose(memory.network_input(memory.unit_images(rows), rows), images, atol=5 / 255)
+
+
+@given(capacity=st.integers(1, 6), batches=st.lists(st.integers(1, 5), min_size=1, max_size=8))
+@settings(max_examples=30, deadline=None)
+def test_the_memory_never_exceeds_its_capacity_and_fills_before_it_replaces(capacity, batches):
+    memory = ImageMemory(capacity, 0)
+    for number, count in enumerate(batches):
+        memory.add(unit_images(count, seed=number))
+        assert len(memory) == min(capacity, sum(batches[: number + 1]))
+        assert len(memory.low) == len(memory.high) == len(memory)
+
+
+def test_a_full_memory_is_a_uniform_sample_of_the_stream():
+    kept = torch.zeros(40)
+    for seed in range(300):
+        memory = ImageMemory(10, seed)
+        for value in range(40):
+            memory.add(torch.full((1, 1, 2, 2), float(value)) + torch.tensor([0.0, 0.5]).view(1, 1, 1, 2))
+        kept[memory.low.long()] += 1
+    assert (kept / 300 - 10 / 40).abs().max() < 0.1
+
+
+def test_images_that_are_not_finite_are_not_stored():
+    images = unit_images(3)
+    images[1, 0, 0, 0] = torch.nan
+    memory = ImageMemory(8, 0)
+    memory.add(images)
+    assert len(memory) == 2
+    memory.add(torch.full((2, 3, 8, 8), torch.inf))
+    assert len(memory) == 2
+
+
+def test_images_of_another_size_empty_the_memory():
+    memory = ImageMemory(8, 0)
+    memory.add(unit_images(3))
+    memory.add(unit_images(2, size=16))
+    assert len(memory) == 2
+    assert memory.unit_images(torch.arange(2)).shape[-1] == 16
+
+
+def test_draws_repeat_images_only_if_there_are_too_few():
+    memory = ImageMemory(8, 0)
+    memory.add(unit_images(3))
+    assert sorted(memory.draw(3).tolist()) == [0, 1, 2]
+    assert sorted(set(memory.draw(7).tolist())) == [0, 1, 2]
+
+
+def test_a_cleared_memory_repeats_its_random_numbers():
+    memory = ImageMemory(4, 3)
+    memory.add(unit_images(8))
+    first = memory.draw(4)
+    memory.clear()
+    memory.add(unit_images(8))
+    assert torch.equal(memory.draw(4), first)
