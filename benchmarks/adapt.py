@@ -32,8 +32,8 @@ from ttdg.checkpoints import Model, ModelCard
 from ttdg.data import find_sites, load_arrays, load_benchmark
 from ttdg.data.synthetic.write import write_benchmark
 from ttdg.networks import NetworkSpec, Segmenter, cuda_graph
+from ttdg.networks.losses import dice_cross_entropy
 from ttdg.training import Recipe
-from ttdg.training.losses import dice_cross_entropy
 
 WARM_UP = cuda_graph.WARM_UP_CALLS + 3  # calls: those before the recording, the recording, and two more
 WAYS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {

@@ -1,7 +1,7 @@
 """Gain and cost of every method, as Markdown: an overview table, and a table by site.
 
     python experiments/methods.py docs/records/polyp-methods docs/records/fundus-methods \\
-        --costs docs/results/adapt-h200-methods.json --into docs/results.md
+        --costs docs/results/adapt-h200-methods.json
 
 Gains over `source` with the same model come from packed records of `ttdg bench`: means over targets, with intervals
 that resample targets. Time and memory come from `benchmarks/adapt.py`: the method alone on the GPU with its default

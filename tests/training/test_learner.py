@@ -6,10 +6,10 @@ from torch import Tensor
 
 from ttdg.matching import universe_loss
 from ttdg.networks import NetworkSpec, Segmenter, feature_maps, level_channels
+from ttdg.networks.losses import LOSSES
 from ttdg.prior import MorphologyPrior, prior_for, prior_loss
 from ttdg.prior.loss import gather_nodes
 from ttdg.training.learner import Learner
-from ttdg.training.losses import LOSSES
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from ttdg.cli.train import train_command
 from ttdg.data import AUGMENTATIONS
 from ttdg.errors import UserError
 from ttdg.networks import ENCODERS, NetworkSpec, Segmenter, feature_maps, level_channels
+from ttdg.networks.losses import LOSSES
 from ttdg.prior import prior_for
 from ttdg.training import Recipe, loop, parts, prior_fit
-from ttdg.training.losses import LOSSES
 from ttdg.training.recipe import CHOICES, OPTIONAL
 
 RECORDS = Path(__file__).parents[2] / "docs" / "records"

@@ -42,7 +42,7 @@ def point_locations(
 
     Args:
         network: the source network.
-        priors: priors by name, which differ in their universe and share one projection φ.
+        priors: priors by name, which differ in their universe and share one projection.
         batches: normalised images (b c h w) with their label maps (b h w).
     """
     first = next(iter(priors.values()))

@@ -5,8 +5,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ttdg.networks import Segmenter, feature_maps
+from ttdg.networks.losses import LOSSES
 from ttdg.prior import MorphologyPrior, prior_loss
-from ttdg.training.losses import LOSSES
 from ttdg.training.mixstyle import Partners, StyleMixing, Weights
 
 

@@ -1,6 +1,7 @@
 """The training loop: it resumes after an interruption and ends by writing a checkpoint folder."""
 
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,7 @@ def train(
     if fabric.is_global_zero:
         parts = {} if result.prior is None else {"prior": result.prior.to_part()}
         card = save(out, result.network, card, parts)
-        state.clear()
+        shutil.rmtree(state.folder, ignore_errors=True)  # the checkpoint replaces the saved state
     fabric.barrier()
     return card
 

@@ -1,6 +1,5 @@
 """The saved state of an unfinished training run, in the folder `OUT.partial` beside the checkpoint."""
 
-import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -53,7 +52,3 @@ class State:
         if average is not None:
             average.load_state_dict(values["average"])
         return int(values["step"])
-
-    def clear(self) -> None:
-        """Remove the saved state."""
-        shutil.rmtree(self.folder, ignore_errors=True)

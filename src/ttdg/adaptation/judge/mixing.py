@@ -15,6 +15,7 @@ from ttdg.data import Arrays, Benchmark, normalise
 from ttdg.data.shifts import simulate
 from ttdg.networks import batchnorm
 from ttdg.networks.batchnorm.grouped import LEARNED, LayerWeights
+from ttdg.networks.losses import soft_dice_loss
 
 INITIAL_RHO = 0.1
 
@@ -57,7 +58,7 @@ def fit_mixing(
         with torch.enable_grad():
             use_groups(network, [LEARNED] * groups, dict(zip(layers, logit.sigmoid(), strict=True)))
             logits = network(normalise(images, benchmark.normalisation))
-            loss = nn.functional.cross_entropy(logits, labels) + dice_loss(logits, labels)
+            loss = nn.functional.cross_entropy(logits, labels) + soft_dice_loss(logits, labels)
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
@@ -85,11 +86,3 @@ def sample_groups(
         images.append(arrays.images[rows])
         labels.append(arrays.masks[rows])
     return torch.cat(images).to(device).float() / 255, torch.cat(labels).to(device).long()
-
-
-def dice_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """1 − soft Dice, averaged over images and foreground labels."""
-    P = logits.softmax(1)[:, 1:]
-    Y = nn.functional.one_hot(labels, logits.shape[1]).movedim(-1, 1)[:, 1:].to(P)
-    intersection, sizes = (P * Y).sum((2, 3)), (P + Y).sum((2, 3))
-    return 1 - ((2 * intersection + 1) / (sizes + 1)).mean()

@@ -26,6 +26,7 @@ from ttdg.adaptation.descent import Descent, Snapshot
 from ttdg.adaptation.options import LR, SEED, STEPS
 from ttdg.networks import batchnorm, split
 from ttdg.networks.heads.shapes import ShapeHead
+from ttdg.networks.losses import soft_dice
 from ttdg.networks.segmenter import pad_to_stride
 from ttdg.types import Part
 
@@ -50,8 +51,7 @@ def mild_photometric_view(images: Images, generator: torch.Generator) -> Images:
 
 def dice_disagreement(a: Float[Tensor, "b n h w"], b: Float[Tensor, "b n h w"]) -> Tensor:
     """1 − soft Dice, averaged over images and structures."""
-    overlap, sizes = (a * b).sum((2, 3)), (a + b).sum((2, 3))
-    return (1 - (2 * overlap + 1) / (sizes + 1)).mean()
+    return (1 - soft_dice(a, b)).mean()
 
 
 class TasdR:

@@ -33,9 +33,9 @@ from ttdg.adaptation.site_learning.image_memory import ImageMemory
 from ttdg.adaptation.site_learning.strong_views import draw_views, move_labels, strong_view
 from ttdg.networks import batchnorm
 from ttdg.networks.averaging import ema_update
+from ttdg.networks.losses import soft_dice
 
 POWER = 0.9  # exponent of the polynomial decay of the learning rate in the folder stream
-SMOOTH = 1.0  # pixels added to both sides of the soft Dice
 
 
 class SelfTraining(GradientAdapter):
@@ -140,8 +140,7 @@ def soft_label_loss(
     else:
         cross_entropy = nn.functional.binary_cross_entropy_with_logits(logits.float(), labels)
         p, y = logits.float().sigmoid(), labels
-    both, sizes = (p * y).sum((2, 3)), (p + y).sum((2, 3))
-    return cross_entropy + 1 - ((2 * both + SMOOTH) / (sizes + SMOOTH)).mean()
+    return cross_entropy + (1 - soft_dice(p, y)).mean()
 
 
 def self_training(

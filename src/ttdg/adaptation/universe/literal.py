@@ -8,8 +8,8 @@ there is no doubly stochastic matrix).
 
 The gradient of the loss vanishes where the prediction is confidently wrong, but not elsewhere. Following it with all
 parameters destroys the network: −22 and −15 Dice on the two benchmarks, 7 leave-one-out targets × 3 seeds
-(docs/results.md). It takes longer than its number of passes suggests, because it runs up to 50 sequential iterations
-of five calls each.
+(docs/measurements.md). It takes longer than its number of passes suggests, because it runs up to 50 sequential
+iterations of five calls each.
 
 Ablations, by `variant`:
 
@@ -80,7 +80,7 @@ class UniverseLiteralAdapter(GradientAdapter):
 
     @torch.no_grad()
     def _match(self, nodes: Nodes, M: Float[Tensor, "m m n n"]) -> Float[Tensor, "m n d"]:
-        """Lines 3–12 of Algorithm 3: U starts from 𝒱𝒰ᵀ and is iterated by Eq. 11, which does not contain 𝒰."""
+        """Lines 5–12 of Algorithm 3: U starts from 𝒱𝒰ᵀ and is iterated by Eq. 11, which does not contain 𝒰."""
         U = self._initial_matching(nodes)
         if self.variant == "no-consensus":
             return U
@@ -157,7 +157,7 @@ METHOD = Method(
     backwards=1,
     predict="after",
     paper="Lv et al., CVPR 2025",
-    origin="lr 1e-3, τ 0.05, 50 iterations: the paper's; λ ½: its code's",
+    origin="lr 1e-3, τ 0.05: the paper's; λ ½: its code's; 50 iterations: this project, the paper gives no number",
     options={
         "lr": Option("learning rate of SGD with momentum 0.9, for all parameters", "the paper: 1e-3", WEIGHT),
         "edge_weight": Option(

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ttdg.networks import pyramid
 from ttdg.networks.heads.consistency import ElementWiseNet, MixStyle, pooled_features
-from ttdg.training.losses import dice_cross_entropy
+from ttdg.networks.losses import dice_cross_entropy
 from ttdg.training.parts.fitting import PartFit
 from ttdg.types import Part
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ttdg.data import Arrays
 from ttdg.networks.heads.shapes import GRID, ShapeHead, centred_shapes, learn_dictionary, sparse_code
-from ttdg.training.losses import dice_cross_entropy, one_hot
+from ttdg.networks.losses import dice_cross_entropy, one_hot, soft_dice
 from ttdg.training.parts.fitting import PartFit
 from ttdg.types import Part
 
@@ -42,8 +42,7 @@ def fit_tasd_r(job: PartFit) -> Part:
             true_codes, true_centres = shape_targets(masks, head.atoms)
         codes, centres = head.codes(features[-1])
         prior = head.prior(codes, centres, (images.shape[-2], images.shape[-1]))
-        overlap, sizes = (prior * masks).sum((2, 3)), (prior + masks).sum((2, 3))
-        dice = (1 - (2 * overlap + 1) / (sizes + 1)).mean()
+        dice = (1 - soft_dice(prior, masks)).mean()
         supervised = dice_cross_entropy(head.corrected(logits, prior), labels)
         return (
             supervised

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from monai.losses import DiceLoss
 
-from ttdg.training.losses import LOSSES, cross_entropy, dice_cross_entropy, soft_dice_loss
+from ttdg.networks.losses import LOSSES, cross_entropy, dice_cross_entropy, soft_dice_loss
 
 
 def some(seed=0, b=3, c=3):

@@ -1,4 +1,4 @@
-"""Supervised losses L_sup. Each is a mean over images, so that it can be averaged over processes."""
+"""Supervised losses L_sup, and soft Dice. Each loss is a mean over images, so that processes can average it."""
 
 from collections.abc import Callable
 
@@ -8,6 +8,7 @@ from torch import Tensor
 
 Logits = Float[Tensor, "b c h w"]
 Labels = Int[Tensor, "b h w"]
+Maps = Float[Tensor, "b c h w"]  # of probabilities, or of labels that may be soft
 
 
 def cross_entropy(logits: Logits, labels: Labels) -> Float[Tensor, ""]:
@@ -20,11 +21,14 @@ def soft_dice_loss(logits: Logits, labels: Labels, smooth: float = 1.0) -> Float
 
     `smooth` is added to numerator and denominator, so that a label absent from an image costs about 0 instead of 1.
     """
-    p = logits.softmax(1)[:, 1:]
-    truth = one_hot(logits, labels)[:, 1:]
-    overlap = (p * truth).sum((2, 3))
-    sizes = p.sum((2, 3)) + truth.sum((2, 3))
-    return (1 - (2 * overlap + smooth) / (sizes + smooth)).mean()
+    return (1 - soft_dice(logits.softmax(1)[:, 1:], one_hot(logits, labels)[:, 1:], smooth)).mean()
+
+
+def soft_dice(a: Maps, b: Maps, smooth: float = 1.0) -> Float[Tensor, "b c"]:
+    """Return (2 Σ a·b + smooth) / (Σ a + Σ b + smooth) of each image and channel; sums run over the pixels."""
+    overlap = (a * b).sum((2, 3))
+    sizes = a.sum((2, 3)) + b.sum((2, 3))
+    return (2 * overlap + smooth) / (sizes + smooth)
 
 
 def one_hot(logits: Logits, labels: Labels) -> Logits:
