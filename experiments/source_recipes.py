@@ -22,7 +22,7 @@ def nested_scores(folder: Path) -> dict[str, dict[str, dict[str, float]]]:
         job, about = table.run.jobs[entry.job], table.about.get(entry.job)
         if not isinstance(job, Scoring) or about is None:
             continue
-        outer = entry.experiment.removeprefix("longer, ")
+        outer = "without " + entry.experiment.rpartition("without ")[2]
         ((site, dice),) = about["dice"].items()
         scores.setdefault(outer, {}).setdefault(entry.label, {})[site] = 100 * dice
     return scores
