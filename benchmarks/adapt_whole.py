@@ -29,7 +29,9 @@ def made_parts(network: Segmenter, benchmark: Benchmark, arrays: Arrays, names: 
         parts["prior"] = prior_for(level_channels(network), len(benchmark.labels)).to_part()
     if "judge" in wanted:
         prior = MorphologyPrior.from_part(parts["prior"]).to(device)
-        parts["judge"] = fit_judge(network, prior, site, site, benchmark, draws=1, mixing_steps=1)
+        parts["judge"] = fit_judge(
+            network, prior, site, site, benchmark, draws=1, mixing_steps=1, controls=True
+        )
     for name in wanted - parts.keys():
         parts[name] = fit_part(name, network, site, benchmark, device, steps=1)
     return parts

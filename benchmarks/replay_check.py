@@ -58,7 +58,7 @@ def with_judge(network: Segmenter) -> Model:
     benchmark = Benchmark("noise", names, Exact({i: i for i in range(LABELS)}), regions, "minmax", SIZE)
     device, site = next(network.parameters()).device, {"site": arrays}
     prior = prior_for(level_channels(network), LABELS).to(device)
-    judge = fit_judge(network, prior, site, site, benchmark, draws=1, mixing_steps=1)
+    judge = fit_judge(network, prior, site, site, benchmark, draws=1, mixing_steps=1, controls=True)
     return Model(network, ModelCard(network.spec, benchmark), {"prior": prior.to_part(), "judge": judge})
 
 

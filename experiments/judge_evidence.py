@@ -43,7 +43,7 @@ def save_evidence(folder: Path, data: Path, options: argparse.Namespace) -> str:
     network = copy.deepcopy(model.network)
     mixing = fit_mixing(network, list(sources.train.values()), benchmark, seed=seed)
     prior = MorphologyPrior.from_part(model.parts["prior"]).to(options.device)
-    setup = evidence_setup(network, mixing, prior, sources.train, benchmark)
+    setup = evidence_setup(network, mixing, prior, sources.train, benchmark, controls=True)
     for site in (site for site in sites if site not in model.card.sources):
         arrays = shuffled(load_site(sites[site], benchmark), options.images, seed)
         for group in (g for g in (4, 1, 16) if g <= len(arrays.cases)):

@@ -82,7 +82,7 @@ def judge_of(labels: int) -> Part:
     arrays = Arrays(torch.randint(256, (4, 3, 32, 32)).to(torch.uint8), masks, tuple("abcd"))
     judge = fit_judge(
         network, MorphologyPrior.from_part(a_prior(network)), {"site": arrays}, {"site": arrays}, benchmark,
-        draws=1, mixing_steps=1,
+        draws=1, controls=True, mixing_steps=1,
     )  # fmt: skip
     return Part(judge.tensors, {name: value for name, value in judge.settings.items() if name != "prior"})
 

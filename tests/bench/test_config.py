@@ -52,3 +52,11 @@ def test_a_file_that_is_none_is_said_in_a_sentence(tmp_path):
     (tmp_path / "b.yaml").write_text("just words")
     with pytest.raises(UserError, match="must hold the fields name"):
         read_config(tmp_path / "b.yaml")
+
+
+def test_a_ceiling_scores_held_out_patients_only():
+    experiment = {"name": "best", "protocol": "ceiling", "methods": ["source"]}
+    with pytest.raises(UserError, match="trains on its targets; add `cases: held-out`"):
+        parse_config({"name": "t", "experiments": [experiment]}, "t.yaml")
+    config = parse_config({"name": "t", "experiments": [experiment | {"cases": "held-out"}]}, "t.yaml")
+    assert config.experiments[0].protocol == "ceiling"

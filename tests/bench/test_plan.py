@@ -126,7 +126,7 @@ MISTAKEN_PARTS = [
     ({"judge": {"mixing_steps": "5"}}, "mixing_steps of part 'judge' must be a whole number"),
     ({"judge": {"readings": "five"}}, "readings of part 'judge' must be one of four, seven, not 'five'"),
     ({"judge": {"readings": ["four"]}}, "readings of part 'judge' must be one of"),
-    ({"judge": {"controls": 1}}, "controls of part 'judge' must be bool, such as True, not 1"),
+    ({"judge": {"controls": 1}}, "controls of part 'judge' must be bool, such as False, not 1"),
 ]
 
 
@@ -167,3 +167,18 @@ def test_every_setting_of_a_fit_reaches_its_job_unchanged(planned):
 def test_a_wrong_recipe_is_named(planned):
     with pytest.raises(UserError, match="recipe: unknown key 'step'; did you mean 'steps'"):
         planned(recipe={"step": 3})
+
+
+def test_a_ceiling_is_scored_on_patients_that_its_model_was_not_trained_on(planned, discs):
+    from ttdg.data import find_sites, split
+    from ttdg.data.image_cache import ordered_images
+
+    run = planned({"name": "best", "protocol": "ceiling", "methods": ["source"], "cases": "held-out"})
+    for job in run.jobs.values():
+        if isinstance(job, Scoring):
+            (target,) = job.targets
+            assert set(run.jobs[job.training].sources) == set(target.sites)
+            images = ordered_images(target.sites, discs, held_out=job.cases == "held-out", shuffle=None, limit=None)
+            trained = {case.name for case in split(find_sites(discs)[target.name].cases)[0]}
+            assert images
+            assert not trained & {case.name for _, case in images}

@@ -18,7 +18,7 @@ from pydantic import (
 
 from ttdg.errors import UserError, suggestion
 
-ProtocolName = Literal["leave-one-out", "single-to-each", "single-to-mixture", "fixed-source"]
+ProtocolName = Literal["leave-one-out", "single-to-each", "single-to-mixture", "fixed-source", "ceiling"]
 StreamName = Literal["online", "episodic", "continual", "offline", "folder"]
 Names = list[StrictStr]
 Positive = Annotated[StrictInt, Field(ge=1)]
@@ -83,6 +83,14 @@ class Experiment(_Strict):
     instances: bool = (
         False  # also measure the official code's instance-only Dice, reported separately from Dice
     )
+
+    @model_validator(mode="after")
+    def _check_ceiling_is_held_out(self) -> "Experiment":
+        if self.protocol == "ceiling" and self.cases != "held-out":
+            raise ValueError(
+                f"{self.name!r} trains on its targets; add `cases: held-out` to score other patients only"
+            )
+        return self
 
 
 class Config(_Strict):

@@ -72,7 +72,7 @@ def _fit_judge(source: FitSource, settings: Mapping[str, Any]) -> Part:
     if "prior" not in model.parts:
         raise UserError("a judge needs a prior, and this model has none; set `universe: 0.1` in the recipe")
     prior = MorphologyPrior.from_part(model.parts["prior"]).to(source.device)
-    options = {"seed": source.seed, **settings}
+    options = {"controls": True, "seed": source.seed, **settings}  # a table may ask for the control judges
     part = fit_judge(model.network, prior, images.train, images.held_out, model.card.benchmark, **options)
     return replace(part, fitted=options)
 

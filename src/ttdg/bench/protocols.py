@@ -58,11 +58,17 @@ def fixed_source(sites: Sequence[str], sources: Sequence[str], targets: Sequence
     return [Transfer(tuple(sources), tuple(Target(site, (site,)) for site in chosen))]
 
 
+def ceiling(sites: Sequence[str], sources: Sequence[str], targets: Sequence[str]) -> list[Transfer]:
+    """Train on a site and test on its held-out patients: what a labelled training set of the target would give."""
+    return [Transfer((site,), (Target(site, (site,)),)) for site in targets or sources or sites]
+
+
 PROTOCOLS: Mapping[str, Protocol] = {
     "leave-one-out": leave_one_out,
     "single-to-each": single_to_each,
     "single-to-mixture": single_to_mixture,
     "fixed-source": fixed_source,
+    "ceiling": ceiling,
 }
 
 

@@ -50,8 +50,8 @@ def table_groups(table: RunTable) -> list[TableGroup]:
 
 
 def column_name(protocol: str, sources: str, target: str) -> str:
-    """Return the table header of a transfer: the target in leave-one-out, else sources → target."""
-    if protocol == "leave-one-out":
+    """Return the table header of a transfer: the target in leave-one-out and ceiling, else sources → target."""
+    if protocol in ("leave-one-out", "ceiling"):
         return target
     return f"{sources} → rest" if protocol == "single-to-mixture" else f"{sources} → {target}"
 

@@ -57,7 +57,7 @@ def evidence_setup(
     train: Mapping[str, Arrays],
     benchmark: Benchmark,
     readings: str = "four",
-    controls: bool = True,
+    controls: bool = False,
 ) -> EvidenceSetup:
     """Measure the point locations on training images; without `controls`, for the learned universe only."""
     batchnorm.use(network, batchnorm.EVAL)

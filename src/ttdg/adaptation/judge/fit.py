@@ -36,7 +36,7 @@ def fit_judge(
     draws: int | None = None,
     mixing_steps: int = 100,
     readings: str = "four",
-    controls: bool = True,
+    controls: bool = False,
     seed: int = 0,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Part:
