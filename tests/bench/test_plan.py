@@ -178,7 +178,9 @@ def test_a_ceiling_is_scored_on_patients_that_its_model_was_not_trained_on(plann
         if isinstance(job, Scoring):
             (target,) = job.targets
             assert set(run.jobs[job.training].sources) == set(target.sites)
-            images = ordered_images(target.sites, discs, held_out=job.cases == "held-out", shuffle=None, limit=None)
+            images = ordered_images(
+                target.sites, discs, held_out=job.cases == "held-out", shuffle=None, limit=None
+            )
             trained = {case.name for case in split(find_sites(discs)[target.name].cases)[0]}
             assert images
             assert not trained & {case.name for _, case in images}
