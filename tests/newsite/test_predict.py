@@ -260,3 +260,11 @@ def test_overlays_leave_the_background_alone_and_outline_structures():
     assert (drawn[5, 5:15] != drawn[10, 10]).any()
     assert (drawn[10, 10] != 100).any()
     assert (draw_overlay(image, np.zeros_like(labels)) == image).all()
+
+
+def test_a_journal_with_bytes_that_are_no_text_loses_only_those_lines(disc_model, images, tmp_path):
+    first = predict(disc_model, images, tmp_path / "out", method="norm")
+    journal = tmp_path / "out" / "journal.jsonl"
+    journal.write_bytes(b"\xff\xfe{broken\n" + journal.read_bytes())
+    again = predict(disc_model, images, tmp_path / "out", method="norm")
+    assert (again.done, again.kept) == (0, first.done)

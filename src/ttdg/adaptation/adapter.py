@@ -43,7 +43,7 @@ class FrozenPredictor(Protocol):
 
 
 @runtime_checkable
-class SiteLearner(Protocol):
+class SiteLearner(Adapter, FrozenPredictor, Protocol):
     """An adapter that can learn a whole unlabelled site before it predicts, as the folder stream asks."""
 
     def learn(self, site: Iterable[Images]) -> None:

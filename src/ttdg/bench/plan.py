@@ -63,7 +63,7 @@ def _expand(
             for targets in _streams(stream, transfer):
                 if targets not in prints:
                     prints[targets] = {
-                        s: data.prints[s] for t in targets for s in _scorable(t, data, experiment.cases)
+                        s: data.fingerprints[s] for t in targets for s in _scorable(t, data, experiment.cases)
                     }
                 job = Scoring(
                     model.training, variant.method, variant.options, variant.default_options(), targets,
@@ -114,8 +114,8 @@ def _streams(stream: str, transfer: Transfer) -> list[tuple[Target, ...]]:
 
 
 def _training(recipe: Mapping[str, Any], data: DataSummary, sources: Sequence[str], seed: int) -> Training:
-    prints = {site: data.prints[site] for site in sources}
-    return Training(data.benchmark, prints, {**recipe, "seed": seed})
+    fingerprints = {site: data.fingerprints[site] for site in sources}
+    return Training(data.benchmark, fingerprints, {**recipe, "seed": seed})
 
 
 def _scorable(target: Target, data: DataSummary, cases: str) -> tuple[str, ...]:

@@ -44,10 +44,10 @@ class DataSummary:
 
     benchmark: Mapping[str, Any]  # its description, as in its yaml file
     sites: Mapping[str, Site]
-    prints: Mapping[str, str]  # site → fingerprint of its files
+    fingerprints: Mapping[str, str]  # site → fingerprint of its files
 
 
 def summarise_data(benchmark: Benchmark, sites: Mapping[str, Site]) -> DataSummary:
     """Return the description of the benchmark and the fingerprint of every site."""
-    prints = {name: fingerprint(site.cases) for name, site in sites.items()}
-    return DataSummary(benchmark.to_dict(), sites, prints)
+    fingerprints = {name: fingerprint(site.cases) for name, site in sites.items()}
+    return DataSummary(benchmark.to_dict(), sites, fingerprints)

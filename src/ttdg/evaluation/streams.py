@@ -91,13 +91,12 @@ def _predictions(
         yield batch, logits, time.perf_counter() - start
 
 
-def _learn(adapter: Adapter, target: TargetStream) -> float:
+def _learn(adapter: SiteLearner, target: TargetStream) -> float:
     """Reset the adapter, let it learn all images of the target, and return the mean time per image."""
-    assert isinstance(adapter, SiteLearner)
     adapter.reset()
     start = time.perf_counter()
     adapter.learn(batch.images for batch in target.batches())
-    device = next(adapter.network.parameters()).device  # type: ignore[attr-defined]
+    device = next(adapter.network.parameters()).device
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return (time.perf_counter() - start) / max(len(target.images), 1)

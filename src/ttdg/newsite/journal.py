@@ -61,7 +61,8 @@ class Journal:
 
     def _read(self) -> Iterator[JournalEntry]:
         """Yield the entries of the file in their order; lines that are no entry are skipped."""
-        for line in self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else ():
+        text = self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
+        for line in text.splitlines():
             with suppress(ValueError, TypeError):
                 yield JournalEntry(**json.loads(line))
 

@@ -33,14 +33,14 @@ class ImageMemory:
 
     def clear(self) -> None:
         """Forget all images and restart the random numbers."""
-        self.pixels = torch.empty(0, dtype=torch.uint8)
+        self.pixels = torch.empty(0, dtype=torch.uint8)  # rows beyond `stored` are free
         self.low, self.high = torch.empty(0), torch.empty(0)
-        self.seen = 0
+        self.stored = self.seen = 0
         self.normalised: Normalised | None = None
         self.generator = torch.Generator().manual_seed(self.seed)
 
     def __len__(self) -> int:
-        return len(self.pixels)
+        return self.stored
 
     def add(self, images: Float[Tensor, "b c h w"]) -> None:
         """Store the finite images of a batch."""
@@ -53,15 +53,23 @@ class ImageMemory:
             self.normalised = recognise(images)
         raw, low, high = self._to_unit(images)
         pixels = raw.mul(255).round_().clamp_(0, 255).to(torch.uint8)
-        rows = self._rows(len(pixels))
-        free = sum(row == len(self) + i for i, row in enumerate(rows))
-        if not len(self):
-            self.pixels, self.low, self.high = pixels[:0], low[:0], high[:0]
-        self.pixels = torch.cat([self.pixels, pixels[:free]])
-        self.low, self.high = torch.cat([self.low, low[:free]]), torch.cat([self.high, high[:free]])
-        for i, row in enumerate(rows[free:], free):
+        for i, row in enumerate(self._rows(len(pixels))):
             if row is not None:
+                self._reserve(row + 1, pixels, low)
                 self.pixels[row], self.low[row], self.high[row] = pixels[i], low[i], high[i]
+                self.stored = max(self.stored, row + 1)
+
+    def _reserve(self, rows: int, pixels: Tensor, low: Tensor) -> None:
+        """Make room for `rows` images; the room doubles, so that each image is copied a bounded number of times."""
+        if rows <= len(self.pixels):
+            return
+        room = max(rows, 2 * len(self.pixels), 16)
+        room = room if self.capacity is None else min(room, self.capacity)
+        larger = pixels.new_empty((room, *pixels.shape[1:])), low.new_empty(room), low.new_empty(room)
+        for new, old in zip(larger, (self.pixels, self.low, self.high), strict=True):
+            if self.stored:
+                new[: self.stored] = old[: self.stored]
+        self.pixels, self.low, self.high = larger
 
     def _rows(self, count: int) -> list[int | None]:
         """Return the row of each new image; None if the image is not kept."""
