@@ -1,11 +1,11 @@
-"""Speed and memory of adaptation and source training, everything beside `source` in one run.
+"""Speed and memory of adaptation and source training, compared with `source` in one run.
 
-    python benchmarks/adapt.py                    # the device torch finds
+    python benchmarks/adapt.py                    # on the GPU, if torch finds one
     python benchmarks/adapt.py --device cpu --repeats 5
 
-Prints a table of ratios: time of each method against `source`, peak memory against a plain training step, what
-reading and scoring add, images a second of a whole site and of training, and growth of resident memory. On a GPU
-everything is measured twice: as it is used, with recorded steps, and with every step called from Python ("eager").
+Prints the time of each method relative to `source`, its peak memory, the time of reading and scoring, the images per
+second of a whole site and of training, and the growth of resident memory. On a GPU everything is measured twice: with
+CUDA graphs, as users run it, and with every kernel launched from Python ("eager").
 """
 
 import argparse
@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
+from adapt_report import report
 from adapt_whole import made_parts, reading_and_scoring, resident_growth, training_speed, whole_site
 from ttdg.adaptation import METHODS, adapt
 from ttdg.checkpoints import Model, ModelCard
@@ -35,7 +34,7 @@ from ttdg.networks import NetworkSpec, Segmenter, cuda_graph
 from ttdg.networks.losses import dice_cross_entropy
 from ttdg.training import Recipe
 
-WARM_UP = cuda_graph.WARM_UP_CALLS + 3  # calls: those before the recording, the recording, and two more
+WARM_UP = cuda_graph.WARM_UP_CALLS + 3  # calls before the capture, the capture itself, and two replays
 WAYS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     "": nullcontext,
     "eager_": cuda_graph.disabled,
@@ -43,13 +42,15 @@ WAYS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
 
 
 def ways(device: str) -> Mapping[str, Callable[[], AbstractContextManager[None]]]:
-    """As it is used, and on a GPU without recorded steps, by the prefix of their numbers' names."""
+    """Return the ways to run a method, by the prefix of their result names: the default and, on a GPU, eager."""
     return WAYS if device == "cuda" else {"": nullcontext}
 
 
 def seconds(works: Mapping[str, Callable[[], object]], repeats: int, device: str) -> dict[str, float]:
-    """Medians of `repeats` timed calls of each work, after warm-up. They take turns: a clock that drifts, or a host
-    that is busy for a while, meets all alike."""
+    """Return the median time of `repeats` calls of each function, after warm-up.
+
+    The functions are called in turns, so that a drifting clock or a busy host affects all of them equally.
+    """
     times: dict[str, list[float]] = {name: [] for name in works}
     for repeat in range(repeats + WARM_UP):
         for name, work in works.items():
@@ -63,20 +64,23 @@ def seconds(works: Mapping[str, Callable[[], object]], repeats: int, device: str
 
 
 def synchronise(device: str) -> None:
+    """Wait until the GPU has finished."""
     if device == "cuda":
         torch.cuda.synchronize()
 
 
 def tidy(device: str) -> None:
-    """Nothing of what was measured before is left on the device."""
+    """Free the memory of earlier measurements."""
     gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()
 
 
 def peak_memory(make: Callable[[], Callable[[], object]]) -> float:
-    """MB allocated at the highest point of the first calls of what `make` gives, its recording included, on a GPU. A
-    replay allocates nothing: it runs in the memory of its recording."""
+    """Return the peak of allocated GPU memory, in MB, while the function of `make` is built, captured and replayed.
+
+    A replay allocates nothing: it uses the memory of its capture.
+    """
     tidy("cuda")
     torch.cuda.reset_peak_memory_stats()
     work = make()
@@ -87,13 +91,14 @@ def peak_memory(make: Callable[[], Callable[[], object]]) -> float:
 
 
 def is_recorded(call: cuda_graph.GraphRunner | None) -> bool:
+    """True if the runner has captured a graph."""
     return call is not None and any(
         isinstance(known, cuda_graph._CapturedGraph) for known in call._entries.values()
     )
 
 
 def training_step(network: torch.nn.Module, images: torch.Tensor) -> Callable[[], None]:
-    """What a plain step of source training costs, in the precision adaptation runs in."""
+    """Return a plain step of source training, in the precision of adaptation."""
     optimiser = torch.optim.Adam(network.parameters(), lr=1e-5)
     labels = torch.zeros(len(images), *images.shape[2:], dtype=torch.long, device=images.device)
 
@@ -109,8 +114,13 @@ def training_step(network: torch.nn.Module, images: torch.Tensor) -> Callable[[]
 def side_by_side(
     model: Model, name: str, images: torch.Tensor, repeats: int, device: str
 ) -> tuple[dict[str, float], bool, bool]:
-    """ms a batch of a method, against `source`, and against what its passes cost: a forward is `norm`'s, a backward
-    what `tent` takes beyond it. All take turns. And whether its calls can be recorded, and were."""
+    """Time a method beside `source`, `norm` and `tent`, in turns.
+
+    Returns:
+        Milliseconds per batch, their ratio to `source`, and their ratio to the cost of the method's passes (a forward
+        pass costs what `norm` takes, a backward pass what `tent` takes in addition); whether the method's calls can be
+        captured; and whether they were.
+    """
     adapters: dict[str, Any] = {each: adapt(model, each) for each in ("source", "norm", "tent")}
     adapters["own"] = adapt(model, name)
     spent = seconds({each: partial(a, images) for each, a in adapters.items()}, repeats, device)
@@ -125,7 +135,7 @@ def side_by_side(
 def methods_table(
     model: Model, names: list[str], images: torch.Tensor, repeats: int, device: str
 ) -> Iterator[tuple[str, dict[str, float]]]:
-    """Every method, called from Python, and where its calls can be recorded, recorded too: beside recorded passes."""
+    """Yield the measurements of every method: eager, and with CUDA graphs if its calls can be captured."""
     for name in names:
         row: dict[str, float] = {}
         for way, within in reversed(ways(device).items()):
@@ -143,6 +153,7 @@ def methods_table(
 
 
 def main() -> None:
+    """Parse the command line, measure and report."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -151,11 +162,13 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=30)
-    parser.add_argument("--images", type=int, default=200, help="of each drawn hospital")
+    parser.add_argument("--images", type=int, default=200, help="images of each synthetic hospital")
     parser.add_argument(
-        "--data", type=Path, help="hospitals drawn before (`ttdg data synth`), instead of new ones"
+        "--data", type=Path, help="synthetic hospitals made by `ttdg data synth`; default: new ones"
     )
-    parser.add_argument("--methods", default="source,norm,alpha-bn,tent", help="with commas, or all")
+    parser.add_argument(
+        "--methods", default="source,norm,alpha-bn,tent", help="names separated by commas, or all"
+    )
     parser.add_argument(
         "--sites", default="source,norm,alpha-bn,tent", help="methods to run over a whole site"
     )
@@ -183,7 +196,7 @@ def main() -> None:
         results["methods"] = {}
         for name, row in methods_table(model, names, images, options.repeats, device):
             results["methods"][name] = row
-            save(options.json, results)  # a run that is cut off keeps what it measured
+            save(options.json, results)  # an interrupted run keeps its measurements
         if device == "cuda":
             step = partial(training_step, copy.deepcopy(network), images)
             results["training_step_peak_mb"] = peak_memory(step)
@@ -218,40 +231,9 @@ def main() -> None:
 
 
 def save(path: Path | None, results: dict[str, Any]) -> None:
+    """Write the results as JSON, if a file was named."""
     if path:
         path.write_text(json.dumps(results, indent=2, default=str) + "\n")
-
-
-def report(results: dict[str, Any]) -> None:
-    table = Table(
-        title=f"{results['device']}, {results['encoder']}, {results['size']}², batch {results['batch']}"
-    )
-    columns = {
-        "ms/batch": ("ms", ".2f"), "× source": ("ratio", ".2f"), "peak MB": ("peak_mb", ".0f"),
-        "× its passes": ("of_its_passes", ".2f"), "eager ms": ("eager_ms", ".2f"),
-        "× source, eager": ("eager_ratio", ".2f"), "× its passes, eager": ("eager_of_its_passes", ".2f"),
-        "peak MB, eager": ("eager_peak_mb", ".0f"),
-    }  # fmt: skip
-    for name in ("method", *columns, "site images/s", "site, eager"):
-        table.add_column(name, justify="left" if name == "method" else "right")
-    sites = [results.get(f"{way}site_images_per_second", {}) for way in WAYS]
-    for name, row in results["methods"].items():
-        cells = [f"{row[key]:{form}}" if key in row else "-" for key, form in columns.values()]
-        cells += [f"{rates[name]:.0f}" if name in rates else "-" for rates in sites]
-        table.add_row(name, *cells)
-    console = Console(width=120)
-    console.print(table)
-    for name in (
-        "training_step_peak_mb",
-        "per_image_seconds",
-        "training_images_per_second",
-        "resident_growth_mb",
-    ):
-        if name in results:
-            console.print(f"{name}: {results[name]}")
-    if parts := results.get("per_image_seconds"):
-        share = (parts["reading"] + parts["scoring"]) / parts["source"]
-        console.print(f"reading + scoring: {share:.1%} of source's time")
 
 
 if __name__ == "__main__":

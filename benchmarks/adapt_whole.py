@@ -1,4 +1,4 @@
-"""What surrounds a method: its parts, a whole site read, adapted, scored and recorded, and source training."""
+"""Measurements around a method: fitting its parts, a whole site from files to records, and source training."""
 
 import time
 from dataclasses import replace
@@ -21,7 +21,7 @@ from ttdg.types import Part
 
 
 def made_parts(network: Segmenter, benchmark: Benchmark, arrays: Arrays, names: list[str]) -> dict[str, Part]:
-    """The parts these methods need, fitted for a moment: speed does not depend on how well."""
+    """Fit the parts of these methods with very few steps, because speed does not depend on their quality."""
     wanted = {part for name in names for part in METHODS[name].parts}
     site, device = {"a": arrays}, next(network.parameters()).device
     parts = {}
@@ -38,7 +38,7 @@ def made_parts(network: Segmenter, benchmark: Benchmark, arrays: Arrays, names: 
 
 
 def reading_and_scoring(model: Model, folder: Path, repeats: int) -> dict[str, float]:
-    """Seconds an image of reading, of `source` and of scoring, on one site."""
+    """Return the seconds per image of reading, of `source` and of scoring, on one site."""
     device = next(model.network.parameters()).device
     benchmark, sites = model.card.benchmark, find_sites(folder)
     cases = next(iter(sites.values())).cases
@@ -59,7 +59,7 @@ def reading_and_scoring(model: Model, folder: Path, repeats: int) -> dict[str, f
 
 
 def whole_site(model: Model, folder: Path, method: str) -> float:
-    """Images a second of a site read, adapted, scored and recorded, the second time."""
+    """Return the images per second of reading, adapting, scoring and recording a site, measured on the second pass."""
     site = next(iter(find_sites(folder).values()))
     for _ in range(2):
         start = time.perf_counter()
@@ -70,7 +70,7 @@ def whole_site(model: Model, folder: Path, method: str) -> float:
 
 
 def training_speed(folder: Path, benchmark: Benchmark, recipe: Recipe, device: str) -> float:
-    """Images a second of source training once it runs, from the times of its progress events."""
+    """Return the images per second of source training after its start, from the times of its progress events."""
     sources = load_sources(find_sites(folder), benchmark)
     events: list[tuple[int, float]] = []
     train(
@@ -84,7 +84,7 @@ def training_speed(folder: Path, benchmark: Benchmark, recipe: Recipe, device: s
 
 
 def resident_growth(model: Model, folder: Path) -> float:
-    """MB of resident memory that a second, four times longer pass over a site adds."""
+    """Return the MB of resident memory that a second pass, four times as long, adds."""
     site = next(iter(find_sites(folder).values()))
     longer = replace(site, cases=site.cases * 4)
     setting = Setting(site.name, "source", "online", 4)

@@ -1,4 +1,4 @@
-"""A benchmark small enough to train on in a second: bright discs on noise, one tint a site."""
+"""Shared fixtures: a benchmark of bright discs on noise, small enough to train on in a second, and tiny runs of it."""
 
 import numpy as np
 import pytest
