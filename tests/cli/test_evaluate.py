@@ -253,3 +253,17 @@ def test_an_out_that_is_a_file_is_refused_before_anything_runs(quick, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="is a file; name a folder"):
         quick("-o", tmp_path / "file")
+
+
+def test_a_folder_describes_every_method_it_holds_and_refuses_what_would_not_compare(evaluate, tmp_path):
+    out = tmp_path / "out"
+    evaluate("-o", out, "--method", "alpha-bn", "--set", "alpha=0.3")
+    evaluate("-o", out, "--method", "source", site="south")
+    methods = json.loads((out / "options.json").read_text())["methods"]
+    assert methods == {"alpha-bn": {"alpha": 0.3}, "source": {}}
+    with pytest.raises(UserError, match="alpha-bn with other options"):
+        evaluate("-o", out, "--method", "alpha-bn", site="south")
+    for other in (("--cases", "held-out"), ("--shuffle", 0)):
+        with pytest.raises(UserError, match="another choice or order of images"):
+            evaluate("-o", out, "--method", "source", *other)
+    evaluate("-o", out, "--method", "source", site="south")  # the same again replaces its record

@@ -73,7 +73,7 @@ def evaluate_command(
     """Score methods on labelled sites: one record per image and region, and a table of means.
 
     Labels are used for scoring alone. Scores are computed at the network's input size. OUT collects evaluations of one
-    model: another site or method adds to it.
+    model: another site or method adds to it, and the same site and method replace their record.
 
     Example: [bold]ttdg evaluate -m models/no-etis -d ~/data/polyp -b polyp --site etis --method source --method tent
     -o results/etis[/bold]
@@ -98,12 +98,12 @@ def evaluate_command(
         raise UserError("--set goes with one method; evaluate the methods one by one")
     described, sites = open_data(data, benchmark or None)
     wanted = choose_sites(sites, site)
-    if out is not None:
-        _check_folder(out, loaded.card.sha256)
     searched = choices_for(tuned, loaded.card.sha256, wanted, methods) if tuned else {}
     options = {
         each: all_options(each, searched[each].options if each in searched else {}, given) for each in methods
     }
+    if out is not None:
+        _check_folder(out, loaded.card.sha256, options, {"cases": cases, "shuffled": shuffle >= 0})
     notes = (
         trained_at_note(wanted, loaded.card.sources),
         tuned_batch_note(searched, given, batch),
@@ -129,19 +129,38 @@ def evaluate_command(
             if out is not None:
                 _save(out, result)
     if out is not None:
-        _write_overview(out, loaded.card.sha256, tuned, options)
+        _write_overview(out, loaded.card.sha256, tuned)
     Console().print(scores_table(summarise(evaluations), f"{stream}, batch {batch}; means over every image"))
 
 
-def _check_folder(out: Path, model: str) -> None:
-    """Refuse a folder with evaluations of another model, before anything runs."""
-    from ttdg.evaluation.records import SUFFIX, read_about
+def _check_folder(
+    out: Path, model: str, options: Mapping[str, Mapping[str, Any]], images: Mapping[str, Any]
+) -> None:
+    """Refuse a folder whose evaluations cannot stand in one table with these, before anything runs.
+
+    A folder holds evaluations of one model, on one choice and order of images, with one set of options per method.
+    """
+    from ttdg.evaluation.records import read_about
 
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file; name a folder")
-    for path in out.glob(f"records/*{SUFFIX}"):
-        if read_about(path)["model"] != model:
-            raise UserError(f"--out {out} holds evaluations of another model; choose another folder")
+    for about in map(read_about, _records(out)):
+        other = ""
+        if about["model"] != model:
+            other = "another model"
+        elif {name: about.get(name) for name in images} != images:
+            other = "another choice or order of images"
+        elif about["options"] != options.get(about["method"], about["options"]):
+            other = f"{about['method']} with other options"
+        if other:
+            raise UserError(f"--out {out} holds evaluations of {other}; choose another folder")
+
+
+def _records(out: Path) -> list[Path]:
+    """Return the complete record files of a folder."""
+    from ttdg.evaluation.records import SUFFIX
+
+    return sorted(path for path in out.glob(f"records/*{SUFFIX}") if not path.name.startswith("."))
 
 
 def _save(out: Path, result: "Evaluation") -> None:
@@ -152,18 +171,17 @@ def _save(out: Path, result: "Evaluation") -> None:
     write_rows(out / "records" / f"{name}{SUFFIX}", result.about, result.rows)
 
 
-def _write_overview(
-    out: Path, model: str, tuned: Path | None, options: Mapping[str, Mapping[str, Any]]
-) -> None:
-    """Write records.csv over all records of the folder, and options.json."""
+def _write_overview(out: Path, model: str, tuned: Path | None) -> None:
+    """Write records.csv and options.json over all records of the folder."""
     import json
 
-    from ttdg.evaluation.records import SUFFIX, read_about, read_rows, write_wide
+    from ttdg.evaluation.records import read_about, read_rows, write_wide
     from ttdg.files import write_text
 
-    paths = sorted(path for path in out.glob(f"records/*{SUFFIX}") if not path.name.startswith("."))
-    lines = write_wide(out / "records.csv", ((read_about(path), read_rows(path)) for path in paths))
-    about = {"model": model, "tuned": tuned, "methods": options}
+    records = [(read_about(path), read_rows(path)) for path in _records(out)]
+    lines = write_wide(out / "records.csv", records)
+    methods = {about["method"]: about["options"] for about, _ in records}
+    about = {"model": model, "tuned": tuned, "methods": methods}
     write_text(out / "options.json", json.dumps(about, indent=2, default=str) + "\n")
     typer.echo(f"{out / 'records.csv'}: {lines} rows")
 

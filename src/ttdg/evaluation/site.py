@@ -80,7 +80,10 @@ def evaluate_site(
         adapter, [target], setting.stream, setting.batch, readable.regions,
         memory=METHODS[setting.method].memory, measure=measure_all(surfaces),
     )  # fmt: skip
-    about = {**asdict(setting), "model": model.card.sha256, "options": dict(options or {})}
+    about = {
+        **asdict(setting), "cases": "held-out" if held_out else "all", "shuffled": shuffle,
+        "model": model.card.sha256, "options": dict(options or {}),
+    }  # fmt: skip
     return Evaluation({**about, **result.about}, result.rows)
 
 
