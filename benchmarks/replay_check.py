@@ -33,7 +33,7 @@ from ttdg.training.loop import build_network, set_up
 LABELS, SIZE = 3, 256
 RESET, NAN, OTHER = 9, 7, (2, 11)  # positions in the stream: reset, NaN batch, batches of another shape
 LENGTH = 14
-JUDGED = ("judge", "universe")
+JUDGED = ("judge", "universe-choice")
 
 
 def batches(size: int, nan: bool = True) -> list[Tensor]:

@@ -34,10 +34,10 @@ NAMES = [candidate.name for candidate in candidates_of(READINGS)]
 UNFUSED = len(candidates_of(READINGS, fused=False))
 METHODS: dict[EvidenceKind, str] = {
     "all": "judge",
-    "universe": "universe",
+    "universe": "universe-choice",
     "no-universe": "judge, no universe",
-    "random-universe": "universe, random universe",
-    "no-class-mask": "universe, no class mask",
+    "random-universe": "universe-choice, random universe",
+    "no-class-mask": "universe-choice, no class mask",
 }
 
 
@@ -100,7 +100,8 @@ def print_rules(folder: Path, with_nested: bool) -> None:
     for benchmark in sorted({key[0] for key in gains}):
         print(f"\n**{benchmark}**\n")
         print(
-            "| margin | deviations | judge | worst | universe | worst | − random universe | judge − no universe |"
+            "| margin | deviations | judge | worst | universe-choice | worst | − random universe "
+            "| judge − no universe |"
         )
         print("|---|---|---|---|---|---|---|---|")
         for margin, deviations in RULES:

@@ -32,9 +32,10 @@ from ttdg.report.aggregate import (
 from ttdg.report.write import insert_tables
 
 PAIRS = (
-    ("universe", "universe, random universe"), ("judge", "judge, no universe"), ("universe", "flip averaging"),
-    ("judge", "flip averaging"), ("judge", "mean of all readings"), ("judge", "alpha-bn"),
-    ("universe", "universe, no class mask"), ("universe", "mean of all readings"),
+    ("universe-choice", "universe-choice, random universe"), ("judge", "judge, no universe"),
+    ("universe-choice", "flip averaging"), ("judge", "flip averaging"), ("judge", "mean of all readings"),
+    ("judge", "alpha-bn"),
+    ("universe-choice", "universe-choice, no class mask"), ("universe-choice", "mean of all readings"),
     *(("universe-gradient", f"universe-gradient, {without}")
       for without in ("random universe", "no universe", "no class mask", "pairwise", "no consensus")),
 )  # fmt: skip
@@ -115,7 +116,7 @@ def compared(runs: dict[str, pl.DataFrame], batch: int) -> None:
 def predicted_dice(benchmark: Benchmark, name: str, batch: int) -> None:
     """Print how well the predicted Dice ranks images, and how many true values its intervals contain."""
     both = benchmark.predicted.join(benchmark.images, on=KEYS)
-    for method in ("judge", "universe"):
+    for method in ("judge", "universe-choice"):
         mine = both.filter((pl.col("method") == method) & (pl.col("batch") == batch))
         if not len(mine):
             continue

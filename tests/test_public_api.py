@@ -70,7 +70,7 @@ def test_an_unknown_name_is_an_attribute_error():
         ttdg.nothing  # noqa: B018
 
 
-@pytest.mark.parametrize("method", ["universe", "judge"])
+@pytest.mark.parametrize("method", ["universe-choice", "judge"])
 def test_the_demo_model_has_the_parts_of_the_methods_with_a_prior(method):
     model = ttdg.load("demo")
     adapter = ttdg.adapt(model, method)

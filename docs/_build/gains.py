@@ -23,8 +23,8 @@ COLUMNS = (  # benchmark, experiment of its run, heading
 )
 METHODS = {  # label in the records → label in the table
     "judge": "`judge`",
-    "universe": "`universe`",
-    "universe, random universe": "`universe`, random universe",
+    "universe-choice": "`universe-choice`",
+    "universe-choice, random universe": "`universe-choice`, random universe",
     "mean of all readings": "mean of all readings",
     "flip averaging": "flip averaging",
     "alpha-bn": "`alpha-bn`",

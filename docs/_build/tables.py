@@ -18,8 +18,8 @@ __all__ = ["TABLES", "gains_figure", "pages", "started"]
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "docs" / "records"
 RUNS = {
-    "polyp": "Polyp: `judge`, `universe`, controls and ablations",
-    "fundus": "Fundus: `judge`, `universe`, controls and ablations",
+    "polyp": "Polyp: `judge`, `universe-choice`, controls and ablations",
+    "fundus": "Fundus: `judge`, `universe-choice`, controls and ablations",
     "polyp-methods": "Polyp: every method, tuned",
     "fundus-methods": "Fundus: every method, tuned",
 }

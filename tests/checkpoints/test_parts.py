@@ -89,9 +89,10 @@ def test_the_networks_own_weights_are_not_a_part(tmp_path):
 
 def test_the_message_for_a_missing_part_tells_how_to_fit_it():
     with pytest.raises(
-        UserError, match=r"'universe' needs the part 'prior'.*fit the part 'prior' with `ttdg fit-prior`"
+        UserError,
+        match=r"'universe-choice' needs the part 'prior'.*fit the part 'prior' with `ttdg fit-prior`",
     ):
-        required_parts("universe", ("prior",), {})
+        required_parts("universe-choice", ("prior",), {})
     with pytest.raises(UserError, match=r"fit the part 'deynet'$"):
         required_parts("deynet", ("deynet",), {})
 

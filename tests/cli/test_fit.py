@@ -50,9 +50,8 @@ def test_prior_and_judge_are_written_beside_the_checkpoint_and_their_methods_run
     assert parts["prior"].fitted == {"steps": 2, "seed": 0}
     assert parts["judge"].fitted["readings"] == "four"
     assert (model / "model.safetensors").read_bytes() == weights
-    scored = run(
-        "evaluate", "-m", model, "-d", discs, "--site", "west", "--method", "universe", "--device", "cpu"
-    )
+    scored = run("evaluate", "-m", model, "-d", discs, "--site", "west", "--method", "universe-choice",
+                 "--device", "cpu")  # fmt: skip
     assert scored.exit_code == 0, scored.exception
 
 

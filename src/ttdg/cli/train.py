@@ -71,7 +71,7 @@ def train_command(
 ) -> None:
     """Train a source model; the same command continues an interrupted run.
 
-    The morphology prior that [bold]universe[/bold] and [bold]judge[/bold] need is trained together with the network.
+    The morphology prior that [bold]universe-choice[/bold] and [bold]judge[/bold] need is trained with the network.
     With [bold]--with[/bold], the command also fits those parts that the checkpoint does not have yet.
 
     Example: [bold]ttdg train -d ~/data/polyp -b polyp --leave-out etis -o models/no-etis

@@ -1,7 +1,7 @@
 """The size of the node grid, and bilinear resizing of feature maps to it as two matrix products.
 
 `F.interpolate` computes the same values, but uses one thread for each position of the map. With many channels it took
-four times as long on a CPU, and a tenth of a whole call of the method `universe` on a GPU.
+four times as long on a CPU, and a tenth of a whole call of the method `universe-choice` on a GPU.
 """
 
 from collections.abc import Mapping

@@ -220,12 +220,16 @@ def test_a_fit_without_controls_gives_the_same_other_regressors(ready):
     assert controls == set(full.tensors) - set(few.tensors)
     assert all(torch.equal(value, full.tensors[name]) for name, value in few.tensors.items())
     with pytest.raises(UserError, match="with its controls"):
-        adapt(replace(source, parts={**source.parts, "judge": few}), "universe", variant="random-universe")
+        adapt(
+            replace(source, parts={**source.parts, "judge": few}),
+            "universe-choice",
+            variant="random-universe",
+        )
 
 
 def test_without_the_class_mask_a_node_may_match_points_of_any_tissue(ready):
     source = ready("judge", labels=3)
-    adapters = [source.adapt("universe", variant=variant) for variant in ("full", "no-class-mask")]
+    adapters = [source.adapt("universe-choice", variant=variant) for variant in ("full", "no-class-mask")]
     masked, free = (adapter.prior for adapter in adapters)
     nodes = masked.nodes(torch.randn(1, masked.spec.node_dim, 8, 8), torch.randint(3, (1, 32, 32)))
     assert (masked.scores(nodes) < -1e6).any()
@@ -236,7 +240,7 @@ def test_without_the_class_mask_a_node_may_match_points_of_any_tissue(ready):
 @pytest.mark.parametrize("variant", ["pairwise", "no-consensus"])
 def test_ablations_of_a_matching_between_images_are_refused_with_the_reason(ready, variant):
     with pytest.raises(UserError, match="by itself"):
-        ready("judge").adapt("universe", variant=variant)
+        ready("judge").adapt("universe-choice", variant=variant)
 
 
 def test_held_out_images_with_masks_are_required(ready):
@@ -259,5 +263,5 @@ def test_dice_of_candidates_is_dice_candidate_by_candidate():
 
 def test_the_embedded_model_has_a_prior_and_a_judge_that_still_fit_the_code():
     model = load("demo")
-    for method in ("universe", "judge", "universe-gradient"):
+    for method in ("universe-choice", "judge", "universe-gradient"):
         assert adapt(model, method)(torch.rand(2, 3, 64, 64)).isfinite().all()

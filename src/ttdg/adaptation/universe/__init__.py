@@ -1,7 +1,7 @@
 """Methods after Lv et al., Test-Time Domain Generalization via Universe Learning, CVPR 2025.
 
-* `method`: "universe", which chooses for each image the prediction that fits the universe best. It is the judge with
-  universe signals only.
+* `choice`: "universe-choice", which chooses for each image the prediction that fits the universe best. It is the
+  judge with universe signals only.
 * `gradient`: "universe-gradient", Algorithm 3 of the paper with changes that keep it stable.
 * `literal`: "universe-literal", Algorithm 3 as printed.
 

@@ -10,7 +10,7 @@ After Lv et al., Test-Time Domain Generalization via Universe Learning, CVPR 202
 * The prediction is the average of the source network's and the adapted network's probabilities.
 
 The method is kept as a baseline and for its ablations. On real sites it gains no more than the same step with a random
-universe (docs/decisions.md), which is why the method "universe" chooses among predictions instead.
+universe (docs/decisions.md), which is why `universe-choice` chooses among predictions instead.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""The method "universe": chooses for each image the prediction that fits the universe best.
+"""The method "universe-choice": chooses for each image the prediction that fits the universe best.
 
 After Lv et al., Test-Time Domain Generalization via Universe Learning, CVPR 2025. The paper descends on the
 disagreement of the matching. Measured on real sites, this descent gains no more with the learned universe than with a
@@ -25,7 +25,7 @@ VARIANTS: dict[str, EvidenceKind] = {
 }
 
 
-def universe(
+def universe_choice(
     network: nn.Module,
     prior: Part,
     part: Part,
@@ -40,14 +40,14 @@ def universe(
     """
     if variant not in VARIANTS:
         raise UserError(
-            f"universe has no variant {variant!r}: it matches each image to the universe by itself, so that there is "
-            f"no matching between images to leave out; use {', '.join(VARIANTS)}, or universe-gradient"
+            f"universe-choice has no variant {variant!r}: it matches each image to the universe by itself, so that "
+            f"there is no matching between images to leave out; use {', '.join(VARIANTS)}, or universe-gradient"
         )
     return judge(network, prior, part, margin=margin, evidence=VARIANTS[variant])
 
 
 METHOD = Method(
-    build=universe,
+    build=universe_choice,
     summary="chooses, for each image, the prediction that fits the universe of anatomy best",
     adapts="nothing",
     norm="EVAL",
