@@ -1,12 +1,33 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from ttdg.evaluation.statistics import bootstrap, harm, holm, mean_and_spread, sign_flip_test, wilcoxon
+from ttdg.evaluation.statistics import (
+    bootstrap,
+    gap_closed,
+    harm,
+    holm,
+    mean_and_spread,
+    sign_flip_test,
+    wilcoxon,
+)
 
 PS = st.lists(st.floats(0, 1), min_size=1, max_size=8)
+POINTS = st.floats(-100, 100)
+PAIRS = st.lists(st.tuples(POINTS, POINTS), min_size=1, max_size=5).map(np.array)  # (gain, gap) per image
+TRANSFERS = st.lists(PAIRS, min_size=1, max_size=6)
+
+
+def share(transfers):
+    return gap_closed([pairs[:, 0] for pairs in transfers], [pairs[:, 1] for pairs in transfers])
+
+
+def defined(transfers):
+    """The transfers whose mean gap is at least a point, and not so close to it that rounding decides."""
+    assume(all(abs(pairs[:, 1].mean() - 1) > 1e-6 for pairs in transfers))
+    return [pairs for pairs in transfers if pairs[:, 1].mean() >= 1]
 
 
 @given(PS)
@@ -85,3 +106,65 @@ def test_nothing_changed_is_no_evidence():
 def test_harm_is_the_share_that_loses_more_than_allowed():
     assert harm(np.array([-6.0, -5.0, 0.0, 4.0]), 5.0) == 0.25
     assert mean_and_spread([1.0, 3.0]) == (2.0, pytest.approx(2**0.5))
+
+
+@given(TRANSFERS)
+def test_the_ceiling_closes_the_whole_gap_and_the_source_none_of_it(transfers):
+    if not defined(transfers):
+        assert np.isnan(share(transfers)).all()
+        return
+    assert share([pairs[:, [1, 1]] for pairs in transfers])[0] == pytest.approx(100)
+    assert share([pairs * [0, 1] for pairs in transfers])[0] == 0
+
+
+@given(TRANSFERS, POINTS, POINTS)
+def test_the_share_is_linear_in_the_gains(transfers, factor, points):
+    kept = defined(transfers)
+    assume(kept)
+    value = share(transfers)[0]
+    assert share([pairs * [factor, 1] for pairs in transfers])[0] == pytest.approx(factor * value, abs=1e-6)
+    more = 100 * points * len(kept) / sum(pairs[:, 1].mean() for pairs in kept)
+    assert share([pairs + np.array([points, 0]) for pairs in transfers])[0] == pytest.approx(
+        value + more, abs=1e-6
+    )
+
+
+@given(TRANSFERS, st.randoms(use_true_random=False))
+def test_the_share_does_not_depend_on_the_order_of_images_or_transfers(transfers, random):
+    defined(transfers)
+    mixed = [pairs[random.sample(range(len(pairs)), len(pairs))] for pairs in transfers]
+    random.shuffle(mixed)
+    assert share(mixed)[0] == pytest.approx(share(transfers)[0], abs=1e-6, nan_ok=True)
+
+
+@given(TRANSFERS)
+def test_the_share_lies_between_those_of_its_transfers_and_so_does_its_interval(transfers):
+    kept = defined(transfers)
+    assume(kept)
+    each = [share([pairs])[0] for pairs in kept]
+    value, low, high = share(transfers)
+    slack = 1e-6 * (1 + max(map(abs, each)))
+    assert min(each) - slack <= value <= max(each) + slack
+    if len(kept) == 1:
+        assert np.isnan([low, high]).all()
+    else:
+        assert min(each) - slack <= low <= high <= max(each) + slack
+
+
+def test_the_share_of_several_transfers_is_the_ratio_of_their_sums():
+    gains, gaps = [np.array([10.0]), np.array([0.0, 4.0])], [np.array([40.0]), np.array([4.0, 4.0])]
+    assert gap_closed(gains, gaps)[0] == pytest.approx(100 * 12 / 44)
+
+
+def test_a_transfer_without_images_or_with_a_small_gap_is_left_out():
+    gains, gaps = [np.array([10.0])], [np.array([40.0])]
+    for gain, gap in (([], []), ([5.0], [0.9]), ([5.0], [-30.0])):
+        assert gap_closed([*gains, np.array(gain)], [*gaps, np.array(gap)])[0] == 25
+    assert np.isnan(gap_closed([np.array([5.0])], [np.array([0.9])])).all()
+    assert np.isnan(gap_closed([], [])).all()
+
+
+def test_with_equal_gaps_the_interval_is_that_of_the_mean_gain():
+    gains = [np.random.default_rng(i).normal(i, 1, 20) for i in range(6)]
+    _, low, high = gap_closed(gains, [np.full(20, 8.0)] * 6)
+    assert (low, high) == pytest.approx([100 * end / 8 for end in bootstrap(gains, resample_images=False)])

@@ -29,11 +29,15 @@ UNPUBLISHED_METRICS = ("seconds", "alignment")  # not written into packed runs
 
 @dataclass(frozen=True)
 class RunTable:
-    """A run's plan, its rows, and the metadata of each scoring."""
+    """A run's plan, its rows, and the metadata of each scoring.
+
+    `whole` is set for a part of a run: tables of the part may refer to experiments that it leaves out.
+    """
 
     run: RunPlan
     rows: "pl.DataFrame"  # columns: job and COLUMNS
     about: Mapping[str, Mapping[str, Any]]  # job → metadata line of its record
+    whole: "RunTable | None" = None
 
     def settings(self) -> "pl.DataFrame":
         """Return one line per table entry that has a record: the SETTING_COLUMNS and the job."""
@@ -115,7 +119,7 @@ def _check_complete(table: RunTable, where: Path, remedy: str) -> None:
 
 
 def select_experiments(table: RunTable, experiments: Sequence[str]) -> RunTable:
-    """Return the run with these experiments only."""
+    """Return the run with these experiments only; `whole` of the result is the run itself."""
     pl = import_polars()
     known = dict.fromkeys(entry.experiment for entry in table.run.entries)
     for name in experiments:
@@ -125,7 +129,7 @@ def select_experiments(table: RunTable, experiments: Sequence[str]) -> RunTable:
     jobs = with_required(table.run.jobs, (entry.job for entry in entries))
     about = {key: line for key, line in table.about.items() if key in jobs}
     rows = table.rows.filter(pl.col("job").cast(pl.String).is_in(list(about)))
-    return RunTable(replace(table.run, jobs=jobs, entries=entries), rows, about)
+    return RunTable(replace(table.run, jobs=jobs, entries=entries), rows, about, table.whole or table)
 
 
 def pack_run(table: RunTable, folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Confidence intervals, paired tests and the share of harmed images. Pure functions of arrays.
+"""Confidence intervals, paired tests, the share of a gap closed and of images harmed. Pure functions of arrays.
 
 Intervals over transfers (one source model on one target) generalise to a new hospital. Intervals over images generalise
 to new patients of the same hospitals. Tables give both; the interval over transfers answers the question "will the
@@ -6,13 +6,15 @@ method help at the next hospital?".
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 Values = Float[np.ndarray, "_n"]  # groups may differ in length
 EXACT = 12  # up to this many transfers all sign flips are enumerated
+SMALLEST_GAP = 1.0  # in points of Dice: a share of a smaller gap is not reported
 
 
 def bootstrap(
@@ -34,13 +36,57 @@ def bootstrap(
     if not kept:
         return float("nan"), float("nan")
     n = len(kept)
-    picked = rng.integers(0, n, (draws, n)) if resample_groups else np.tile(np.arange(n), (draws, 1))
+    picked = _pick_groups(n, draws, rng) if resample_groups else np.tile(np.arange(n), (draws, 1))
     if resample_images:
         drawn = np.stack([_image_means(group, draws, rng) for group in kept])  # (groups, draws)
     else:
         drawn = np.repeat([[group.mean()] for group in kept], draws, axis=1)
     means = drawn[picked, np.arange(draws)[:, None]].mean(1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return _central(means, level)
+
+
+def gap_closed(
+    gains: Sequence[Values],
+    gaps: Sequence[Values],
+    *,
+    smallest: float = SMALLEST_GAP,
+    draws: int = 2000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> tuple[float, float, float]:
+    """Return the share of the gap that is closed, in percent, and its bootstrap interval over transfers.
+
+    The share is the ratio of two sums over transfers: the mean gains, and the mean gaps. Every transfer has the same
+    weight. A transfer without images, or with a mean gap below `smallest`, does not enter the sums. The interval draws
+    the same transfers as `bootstrap`. The share is NaN if no transfer is left, the interval if only one is left.
+
+    Args:
+        gains: Score of the method minus that of the baseline, per image; one array for each transfer.
+        gaps: Score of the ceiling minus that of the baseline, for the same images.
+        smallest: Smallest mean gap of a transfer that counts, in the unit of the scores.
+        draws: Number of resamples.
+        level: Coverage of the interval.
+        seed: Seed of the resamples.
+    """
+    pairs = [(gain.mean(), gap.mean()) for gain, gap in zip(gains, gaps, strict=True) if len(gap)]
+    kept = np.array([pair for pair in pairs if pair[1] >= smallest]).reshape(-1, 2)
+    if not len(kept):
+        return math.nan, math.nan, math.nan
+    share = float(100 * kept[:, 0].sum() / kept[:, 1].sum())
+    if len(kept) == 1:
+        return share, math.nan, math.nan
+    sums = kept[_pick_groups(len(kept), draws, np.random.default_rng(seed))].sum(1)
+    return share, *_central(100 * sums[:, 0] / sums[:, 1], level)
+
+
+def _pick_groups(n: int, draws: int, rng: np.random.Generator) -> Int[np.ndarray, "d n"]:
+    """Return the numbers of the groups in each resample, drawn with replacement."""
+    return rng.integers(0, n, (draws, n))
+
+
+def _central(values: Values, level: float) -> tuple[float, float]:
+    """Return the ends of the interval that holds the central share `level` of the values."""
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 

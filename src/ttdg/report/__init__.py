@@ -4,6 +4,7 @@ Import from the modules; this package re-exports nothing, so that a command load
 
 - `aggregate`: means of scores, and Dice differences to the baseline.
 - `tables`, `comparison`, `tuned_tables`: report tables as values; `comparison.report_tables` returns all of a run.
+- `gap`: the share of the gap to the ceiling that a method closes.
 - `formats`: tables as Markdown, LaTeX and CSV.
 - `terminal`: tables for the terminal.
 - `write`, `html`, `leaderboard`, `rendering`: the files of a report, and HTML pages.

@@ -102,10 +102,12 @@ def select_group(frame: "pl.DataFrame", group: TableGroup) -> "pl.DataFrame":
     )
 
 
-def image_dice(table: RunTable) -> "pl.DataFrame":
-    """Return Dice per table entry and image, in percent, averaged over regions."""
+def image_dice(table: RunTable, region: str = "") -> "pl.DataFrame":
+    """Return Dice per table entry and image, in percent, of one region or averaged over regions."""
     pl = import_polars()
     rows = table.rows.filter(pl.col("metric") == "dice")
+    if region:
+        rows = rows.filter(pl.col("region") == region)
     mean = (100 * pl.col("value").cast(pl.Float64)).mean().alias("dice")
     return join_settings(table, rows.group_by(["job", *IMAGE_COLUMNS], maintain_order=True).agg(mean))
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ from ttdg.report.aggregate import (
     table_groups,
     transfer_differences,
 )
+from ttdg.report.gap import ceiling_dice, gap_table, method_gaps, with_share
 from ttdg.report.tables import SCORES, Cell, ReportTable, score_table, table_title, with_notes
 from ttdg.report.tuned_tables import tuned_tables
 
@@ -39,17 +41,30 @@ SINGLE_IMAGE_NOTE = "needs two images a batch and answers one as the source does
 
 def report_tables(table: RunTable) -> list[ReportTable]:
     """Return all tables of a run: scores and comparison of each group, then the tuned options."""
-    means, images = join_settings(table, mean_scores(table)), image_dice(table)
-    views = []
+    means, views, baseline = join_settings(table, mean_scores(table)), [], table.run.baseline
+    dice = cache(lambda region: (image_dice(table, region), ceiling_dice(table, region)))
     for group in table_groups(table):
         mine, of_group = select_group(means, group), []
+        images, ceilings = dice("")
+        images = select_group(images, group)
+        gaps = method_gaps(images, ceilings, baseline)
         for metric in (m for m in SCORES if m in distinct_values(mine, "metric")):
-            of_group.append(score_table(mine, group, metric))
+            view = score_table(mine, group, metric)
+            of_group.append(with_share(view, gaps, baseline) if metric == "dice" else view)
         regions = sorted(r for r in distinct_values(mine, "region") if r)  # packed records have another order
         for region in regions if len(regions) > 1 else ():
             in_region = mine.filter(import_polars().col("region") == region)
-            of_group.append(score_table(in_region, group, "dice", region))
-        of_group.append(comparison_table(table, mine, select_group(images, group), group))
+            view = score_table(in_region, group, "dice", region)
+            if gaps:
+                in_region, ceilings = dice(region)
+                view = with_share(
+                    view, method_gaps(select_group(in_region, group), ceilings, baseline), baseline
+                )
+            of_group.append(view)
+        against = comparison_table(table, mine, images, group)
+        of_group.append(with_share(against, gaps, baseline, PAIRED + 1))
+        if gaps:
+            of_group.append(gap_table(gaps, group, baseline))
         views += [with_notes(view, row_notes(table, group.batch)) for view in of_group]
     return views + [with_notes(view, row_notes(table)) for view in tuned_tables(table)]
 

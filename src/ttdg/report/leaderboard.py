@@ -11,11 +11,13 @@ from ttdg.files import write_text
 from ttdg.report.aggregate import image_dice, join_settings, mean_scores, select_group, table_groups
 from ttdg.report.comparison import comparison_table, row_notes
 from ttdg.report.formats import escape_markdown, to_markdown
+from ttdg.report.gap import ceiling_dice, method_gaps, with_share
 from ttdg.report.rendering import render_html
 from ttdg.report.tables import Cell, ReportTable, score_table, with_notes
 
 KEPT = ("Δ Dice", "95 % interval over transfers", "p, transfers", "images harmed, %", "targets worse", "worst target",
         "ms/image")  # fmt: skip
+PLACE = 2 + KEPT.index("ms/image")  # of the share of the gap closed: behind method, mean Dice and the gains
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,13 @@ def write_leaderboard(folders: Sequence[Path], out: Path) -> list[Path]:
 def build_leaderboard(folder: Path) -> Leaderboard:
     """Rank the methods of one run."""
     table = read_table(folder)
-    means, images = join_settings(table, mean_scores(table)), image_dice(table)
-    views = []
+    means, images, baseline = join_settings(table, mean_scores(table)), image_dice(table), table.run.baseline
+    ceilings, views = ceiling_dice(table), []
     for group in table_groups(table):
-        mine = select_group(means, group)
+        mine, my_images = select_group(means, group), select_group(images, group)
         scores = score_table(mine, group, "dice")
-        ranked = _rank(scores, comparison_table(table, mine, select_group(images, group), group))
+        ranked = _rank(scores, comparison_table(table, mine, my_images, group))
+        ranked = with_share(ranked, method_gaps(my_images, ceilings, baseline), baseline, PLACE)
         views.append(with_notes(ranked, row_notes(table, group.batch)))
     return Leaderboard(table.run.name, verification_state(folder, table), tuple(views))
 
