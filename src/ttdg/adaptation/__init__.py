@@ -5,7 +5,8 @@
 * `seed_all`: seeds every random generator that a method may use.
 * `Trained`: what `adapt` accepts besides a network: a loaded checkpoint with fitted parts.
 * `METHODS`: all methods by name, each a `Method`: the declaration of its behaviour and its options.
-* `Adapter`: the interface of all adapters; `FrozenPredictor`, `SiteLearner`, `SelfAssessing`, `Counting`: optional.
+* `Adapter`: the interface of all adapters; `FrozenPredictor`, `SiteLearner`, `Resumable`, `SelfAssessing`, `Counting`:
+  optional.
 * `Assessment`: the predicted quality that a `SelfAssessing` adapter reports.
 * `Fixed`, `GradientAdapter`: base classes of adapters without and with gradient updates.
 * `Option`, `Range`: the documentation of one option, and its allowed numbers.
@@ -24,6 +25,7 @@ from ttdg.adaptation.adapter import (
     FrozenPredictor,
     GradientAdapter,
     Method,
+    Resumable,
     SelfAssessing,
     SiteLearner,
 )
@@ -33,6 +35,6 @@ from ttdg.adaptation.registry import METHODS, allowed, checked, defaults, recons
 
 __all__ = [
     "METHODS", "Adapter", "Assessment", "Counting", "Fixed", "FrozenPredictor", "GradientAdapter", "Method", "Option",
-    "Range", "SelfAssessing", "SiteLearner", "Trained", "adapt", "allowed", "checked", "defaults", "reconstructions",
-    "required_parts", "seed_all",
+    "Range", "Resumable", "SelfAssessing", "SiteLearner", "Trained", "adapt", "allowed", "checked", "defaults",
+    "reconstructions", "required_parts", "seed_all",
 ]  # fmt: skip

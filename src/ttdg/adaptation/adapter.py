@@ -16,6 +16,7 @@ from ttdg.networks.cuda_graph import GraphRunner
 
 Images = Float[Tensor, "b c h w"]
 Logits = Float[Tensor, "b l *hw"]
+Progress = Callable[[int, int], None]  # receives the number of finished steps and of all steps
 
 
 @runtime_checkable
@@ -46,8 +47,24 @@ class FrozenPredictor(Protocol):
 class SiteLearner(Adapter, FrozenPredictor, Protocol):
     """An adapter that can learn a whole unlabelled site before it predicts, as the folder stream asks."""
 
-    def learn(self, site: Iterable[Images]) -> None:
-        """Learn from all batches of a site; later predictions come from `predict_frozen`."""
+    def learn(self, site: Iterable[Images], progress: Progress = lambda done, total: None) -> None:
+        """Learn from all batches of a site; later predictions come from `predict_frozen`.
+
+        `progress` is called after every step with the number of finished steps and of all steps.
+        """
+        ...
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """An adapter whose learned state can be saved, and loaded into a new adapter of the same network and options."""
+
+    def state(self) -> dict[str, Tensor]:
+        """All state that a continued run depends on, by name; the tensors are copies on the CPU."""
+        ...
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from a saved state; raise `UserError` if it belongs to another network or another version."""
         ...
 
 

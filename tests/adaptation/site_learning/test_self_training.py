@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ttdg.adaptation import FrozenPredictor, SiteLearner, adapt
-from ttdg.adaptation.site_learning.self_training import sharpen, soft_label_loss
-from ttdg.adaptation.site_learning.strong_views import draw_views, move_labels, strong_view
-from ttdg.networks import NetworkSpec, Segmenter
+from ttdg.adaptation import FrozenPredictor, SiteLearner, adapt, defaults
+from ttdg.adaptation.site_learning.self_training import SelfTraining
+from ttdg.adaptation.site_learning.strong_views import draw_views, strong_view
+from ttdg.networks import NetworkSpec, Segmenter, cuda_graph
 
 QUICK = {"steps": 1, "draw": 4}
 
@@ -137,41 +137,100 @@ def test_learning_improves_a_network_whose_last_layer_was_disturbed():
     assert dice(adapter.predict_frozen(images)) > before
 
 
-def test_sharpening_keeps_the_order_and_sums_to_one():
-    p = torch.rand(2, 4, 5, 5).softmax(1)
-    q = sharpen(p, 2.0, "softmax")
-    assert torch.allclose(q.sum(1), torch.ones(2, 5, 5))
-    assert torch.equal(q.argsort(1), p.argsort(1))
-    assert torch.allclose(sharpen(p, 1.0, "softmax"), p)
-    assert torch.allclose(sharpen(torch.tensor([[[[0.8]]]]), 2.0, "sigmoid"), torch.tensor(0.64 / 0.68))
+def test_progress_is_reported_after_every_step(network):
+    adapter, seen = adapt(network, "self-training", folder_steps=3, draw=2), []
+    adapter.learn([some_images()], lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_the_loss_of_certain_labels_is_cross_entropy_plus_one_minus_dice():
-    torch.manual_seed(1)
-    logits, hard = torch.randn(2, 3, 8, 8), torch.randint(0, 3, (2, 8, 8))
-    labels = F.one_hot(hard, 3).movedim(-1, 1).float()
-    p = logits.softmax(1)[:, 1:]
-    both, sizes = (p * labels[:, 1:]).sum((2, 3)), (p + labels[:, 1:]).sum((2, 3))
-    expected = F.cross_entropy(logits, hard) + 1 - ((2 * both + 1) / (sizes + 1)).mean()
-    assert torch.allclose(soft_label_loss(logits, labels, "softmax"), expected)
+def test_the_step_equals_a_plain_implementation(network):
+    """Two steps on given views: separate passes for the mirror images, torch's own AdamW, an average by hand."""
+    options = {"lr": 1e-3, "momentum": 0.9, "sharpness": 3.0}
+    adapter = adapt(network, "self-training", **options)
+    student, teacher = copy.deepcopy(network), copy.deepcopy(network)
+    optimiser = torch.optim.AdamW(student.parameters(), lr=1e-3)
+    for seed in range(2):
+        weak, strong = some_images(seed=seed), some_images(seed=seed + 10)
+        _, grid = strong_view(weak, draw_views(4, torch.Generator().manual_seed(seed)))
+        loss = adapter._step(weak, strong, grid)
+        with torch.no_grad():
+            mean = teacher(weak).softmax(1) / 2 + teacher(weak.flip(3)).flip(3).softmax(1) / 2
+        labels = F.grid_sample(
+            mean**3 / (mean**3).sum(1, keepdim=True), grid, padding_mode="reflection", align_corners=False
+        )
+        logits = student(strong)
+        p, y = logits.softmax(1)[:, 1:], labels[:, 1:]
+        dice = (2 * (p * y).sum((2, 3)) + 1) / ((p + y).sum((2, 3)) + 1)
+        expected = F.cross_entropy(logits, labels) + 1 - dice.mean()
+        optimiser.zero_grad()
+        expected.backward()
+        optimiser.step()
+        with torch.no_grad():
+            for mine, other in zip(teacher.parameters(), student.parameters(), strict=True):
+                mine.copy_(0.9 * mine + 0.1 * other)
+        assert torch.allclose(loss, expected.detach(), rtol=1e-4)
+    source = list(network.parameters())
+    for found, plain in ((adapter.network, student), (adapter.teacher, teacher)):
+        # Adam divides by the gradient's size, so weights with a tiny gradient may differ.
+        moves = torch.cat([(a - b).flatten() for a, b in zip(plain.parameters(), source, strict=True)])
+        errors = torch.cat(
+            [(a - b).flatten() for a, b in zip(plain.parameters(), found.parameters(), strict=True)]
+        )
+        assert errors.norm() < 0.02 * moves.norm()
 
 
-def test_labels_move_with_their_images():
-    images = torch.zeros(3, 3, 32, 32)
-    images[:, :, 8:16, 6:20] = 1
-    generator = torch.Generator().manual_seed(0)
-    parameters = draw_views(3, generator, "standard")
-    moved_images, grid = strong_view(images, parameters)
-    labels = move_labels(images[:, :1].clone(), grid)
-    inside = labels > 0.99
-    outside = labels < 0.01
-    brightness = moved_images.mean(1, keepdim=True)
-    for i in range(3):
-        assert brightness[i][inside[i]].min() > brightness[i][outside[i]].max()
+@pytest.mark.parametrize("where", ["strong view", "weights"])
+def test_a_step_whose_loss_is_not_finite_changes_neither_student_nor_teacher(network, where):
+    adapter = adapt(network, "self-training", lr=1e-3, **QUICK)
+    adapter(some_images())
+    before = {name: value for name, value in adapter.state().items() if not name.startswith("memory.")}
+    weak, strong, guide = some_images(), some_images(seed=1), ()
+    _, grid = strong_view(weak, draw_views(4, torch.Generator().manual_seed(0)))
+    if where == "strong view":
+        strong = torch.full_like(strong, torch.nan)
+    else:
+        guide = torch.ones(4, 3, 32, 32) / 3, torch.ones(4, 1, 1, 1), torch.zeros(4, 1, 32, 32)
+    assert not adapter._step(weak, strong, grid, *guide).isfinite()
+    after = adapter.state()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
 
 
-def test_images_of_one_channel_are_moved_without_a_change_of_colour():
-    images = torch.rand(2, 1, 16, 16)
-    parameters = draw_views(2, torch.Generator().manual_seed(0))
-    moved, grid = strong_view(images, parameters)
-    assert torch.equal(moved, move_labels(images, grid))
+def test_a_guide_teaches_the_student_its_labels(network):
+    """The guide asks for class 2 everywhere."""
+
+    class Guided(SelfTraining):
+        def _guide(self, rows):
+            labels = F.one_hot(torch.full((len(rows), 32, 32), 2), 3).movedim(-1, 1).float()
+            return labels, torch.ones(len(rows), 1, 1, 1), torch.ones(len(rows), 1, 32, 32)
+
+    options = {**defaults("self-training"), "lr": 1e-2, "folder_steps": 20, "draw": 4}
+    adapter = Guided(copy.deepcopy(network), **options)
+    adapter.learn([some_images()])
+    plain = adapt(network, "self-training", **options)
+    plain.learn([some_images()])
+    student = [a.network(some_images()).softmax(1)[:, 2].mean() for a in (adapter, plain)]
+    assert student[0] > 0.9
+    assert student[1] < student[0] - 0.2
+
+
+def test_without_the_dice_term_the_loss_is_cross_entropy_alone(network):
+    losses = {}
+    for dice in (True, False):
+        adapter = adapt(network, "self-training", dice=dice, **QUICK)
+        adapter(some_images())
+        losses[dice] = adapter.loss.item()
+    assert 0 < losses[False] < losses[True]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_recorded_folder_equals_direct_calls_at_a_falling_rate(network):
+    def weights(adapter):
+        adapter.learn([some_images(8).cuda()])
+        return torch.cat([x.flatten() for x in adapter.teacher.parameters()])
+
+    options = {"lr": 1e-3, "folder_steps": 12, "draw": 4}
+    recorded = weights(adapt(copy.deepcopy(network).cuda(), "self-training", **options))
+    with cuda_graph.disabled():
+        direct = weights(adapt(copy.deepcopy(network).cuda(), "self-training", **options))
+    source = torch.cat([x.flatten() for x in network.parameters()]).cuda()
+    assert (recorded - direct).norm() < 0.1 * (direct - source).norm()

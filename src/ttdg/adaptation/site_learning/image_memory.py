@@ -1,6 +1,7 @@
 """A bounded memory of unlabelled images, stored as bytes at the size of the network's input."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -53,11 +54,11 @@ class ImageMemory:
             self.normalised = recognise(images)
         raw, low, high = self._to_unit(images)
         pixels = raw.mul(255).round_().clamp_(0, 255).to(torch.uint8)
-        for i, row in enumerate(self._rows(len(pixels))):
-            if row is not None:
-                self._reserve(row + 1, pixels, low)
-                self.pixels[row], self.low[row], self.high[row] = pixels[i], low[i], high[i]
-                self.stored = max(self.stored, row + 1)
+        if placed := self._placed(len(pixels)):
+            rows, chosen = list(placed), list(placed.values())
+            self._reserve(max(rows) + 1, pixels, low)
+            self.pixels[rows], self.low[rows], self.high[rows] = pixels[chosen], low[chosen], high[chosen]
+            self.stored = max(self.stored, max(rows) + 1)
 
     def _reserve(self, rows: int, pixels: Tensor, low: Tensor) -> None:
         """Make room for `rows` images; the room doubles, so that each image is copied a bounded number of times."""
@@ -71,17 +72,16 @@ class ImageMemory:
                 new[: self.stored] = old[: self.stored]
         self.pixels, self.low, self.high = larger
 
-    def _rows(self, count: int) -> list[int | None]:
-        """Return the row of each new image; None if the image is not kept."""
-        rows: list[int | None] = []
+    def _placed(self, count: int) -> dict[int, int]:
+        """Return the rows to write, each with the number of its new image. A later image replaces an earlier one."""
+        placed: dict[int, int] = {}
         for i in range(count):
             self.seen += 1
             if self.capacity is None or len(self) + i < self.capacity:
-                rows.append(len(self) + i)
-                continue
-            row = int(torch.randint(self.seen, (1,), generator=self.generator))
-            rows.append(row if row < self.capacity else None)
-        return rows
+                placed[len(self) + i] = i
+            elif (row := int(torch.randint(self.seen, (1,), generator=self.generator))) < self.capacity:
+                placed[row] = i
+        return placed
 
     def draw(self, count: int) -> Int[Tensor, " n"]:
         """Return the rows of `count` random images, without repetition while the memory is large enough."""
@@ -115,6 +115,28 @@ class ImageMemory:
             return from_imagenet(images), low, high
         span = (high - low).clamp(min=1e-6)[:, None, None, None]
         return (images - low[:, None, None, None]) / span, low, high
+
+    def state(self) -> dict[str, Tensor]:
+        """All state by name, as tensors; `load_state` restores it."""
+        how = -1 if self.normalised is None else get_args(Normalised).index(self.normalised)
+        capacity = -1 if self.capacity is None else self.capacity
+        return {
+            "pixels": self.pixels[: self.stored],
+            "low": self.low[: self.stored],
+            "high": self.high[: self.stored],
+            "counts": torch.tensor([self.stored, self.seen, capacity, how]),
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state(self, state: Mapping[str, Tensor], device: torch.device) -> None:
+        """Continue from a saved state, with the images on `device`."""
+        self.pixels, self.low, self.high = (
+            state[name].to(device, copy=True) for name in ("pixels", "low", "high")
+        )
+        self.stored, self.seen, capacity, how = state["counts"].tolist()
+        self.capacity = None if capacity < 0 else capacity
+        self.normalised = None if how < 0 else get_args(Normalised)[how]
+        self.generator.set_state(state["generator"].cpu())
 
 
 def recognise(images: Float[Tensor, "b c h w"]) -> Normalised:

@@ -19,21 +19,24 @@ that falls to 0, and then predicts every image with the final teacher.
 """
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ttdg.adaptation import losses
-from ttdg.adaptation.adapter import Adapter, GradientAdapter, Images, Logits, Method
+from ttdg.adaptation.adapter import Adapter, GradientAdapter, Images, Logits, Method, Progress
 from ttdg.adaptation.options import COUNT, HEAD, LR, POSITIVE, SEED, SHARE, STEPS, Option
+from ttdg.adaptation.site_learning import saved_state
 from ttdg.adaptation.site_learning.image_memory import ImageMemory
-from ttdg.adaptation.site_learning.strong_views import draw_views, move_labels, strong_view
+from ttdg.adaptation.site_learning.soft_labels import Guide, guided, mirror_mean, sharpen, soft_label_loss
+from ttdg.adaptation.site_learning.strong_views import draw_views, strong_view
 from ttdg.networks import batchnorm
 from ttdg.networks.averaging import ema_update
-from ttdg.networks.losses import soft_dice
+from ttdg.networks.capture import CaptureGuard
+from ttdg.networks.cuda_graph import GraphRunner
 
 POWER = 0.9  # exponent of the polynomial decay of the learning rate in the folder stream
 
@@ -44,23 +47,34 @@ class SelfTraining(GradientAdapter):
     State: the weights of the student (`network`) and of the `teacher`, AdamW, the memory of images and two random
     generators. One call stores the batch, takes `steps` steps on draws from the memory and returns the logits of the
     teacher.
+
+    A step has two parts. `_learn` draws images and their strong views. `_step` takes tensors only and is recorded as a
+    CUDA graph on a GPU, where both networks run in bfloat16 with weights in float32. Subclasses may correct the
+    teacher's labels by overriding `_guide`.
     """
 
     def __init__(
         self, network: nn.Module, *, lr: float, steps: int, folder_steps: int, draw: int, capacity: int,
-        momentum: float, sharpness: float, head: losses.Head, seed: int,
+        momentum: float, sharpness: float, dice: bool, head: losses.Head, seed: int,
     ) -> None:  # fmt: skip
         self.folder_steps, self.draw, self.momentum = folder_steps, draw, momentum
         self.sharpness, self.head, self.seed = sharpness, head, seed
+        self.device = next(network.parameters()).device
         if batchnorm.has_layers(network):
             batchnorm.use(network, batchnorm.EVAL)
+        if self.device.type == "cuda":
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.teacher = copy.deepcopy(network).eval().requires_grad_(False)
         self.capacity, self.memory = capacity, ImageMemory(capacity, seed)
-        self.generator = torch.Generator()
-        self._rate = torch.tensor(1 - momentum, device=next(network.parameters()).device)
+        self.generator = torch.Generator()  # of the strong views
+        # A recorded step reads the learning rate from this tensor.
+        self._lr = torch.tensor(lr, device=self.device) if self.device.type == "cuda" else None
+        self._rate = torch.tensor(1 - momentum, device=self.device)
+        self._average = list(self.teacher.parameters())
+        self._answer = GraphRunner(CaptureGuard(self.teacher))
         super().__init__(
-            network, partial(soft_label_loss, head=head), list(network.parameters()), lr=lr, steps=steps,
-            optimiser=torch.optim.AdamW,
+            network, partial(soft_label_loss, head=head, dice=dice), list(network.parameters()), lr=lr,
+            steps=steps, optimiser=partial(torch.optim.AdamW, fused=True),
         )  # fmt: skip
 
     def __call__(self, images: Images) -> Logits:
@@ -74,9 +88,9 @@ class SelfTraining(GradientAdapter):
     @torch.no_grad()
     def predict_frozen(self, images: Images) -> Logits:
         """Return the teacher's logits without an update."""
-        return self.teacher(images)
+        return self._answer(self.teacher, images)
 
-    def learn(self, site: Iterable[Images]) -> None:
+    def learn(self, site: Iterable[Images], progress: Progress = lambda done, total: None) -> None:
         """Learn a whole site: `folder_steps` steps on draws from all its images, at a falling learning rate."""
         self.memory = ImageMemory(None, self.seed)
         for images in site:
@@ -84,63 +98,85 @@ class SelfTraining(GradientAdapter):
         if not len(self.memory):
             return
         for step in range(self.folder_steps):
-            for group in self.optimiser.param_groups:
-                group["lr"] = self.lr * (1 - step / self.folder_steps) ** POWER
+            self._set_rate(self.lr * (1 - step / self.folder_steps) ** POWER)
             self._learn()
+            progress(step + 1, self.folder_steps)
+        self._set_rate(self.lr)
+
+    def _set_rate(self, rate: float) -> None:
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate if self._lr is None else self._lr.fill_(rate)
 
     def _learn(self) -> None:
-        """Take one step on images drawn from the memory, and let the teacher follow."""
+        """Take one step on images drawn from the memory."""
         rows = self.memory.draw(self.draw)
         raw = self.memory.unit_images(rows)
         strong, grid = strong_view(raw, draw_views(len(raw), self.generator))
-        weak_input = self.memory.network_input(raw, rows)
-        labels = move_labels(self._soft_labels(weak_input), grid)
-        with torch.enable_grad():
-            loss = self.objective(self.network(self.memory.network_input(strong, rows)), labels)
-        self._update(loss)
-        ema_update(list(self.teacher.parameters()), self.parameters, self._rate * self.loss.isfinite())
+        views = (self.memory.network_input(images, rows) for images in (raw, strong))
+        self.loss = self._replay(self._step, *views, grid, *(self._guide(rows) or ()))
 
-    @torch.no_grad()
-    def _soft_labels(self, images: Images) -> Float[Tensor, "b l h w"]:
-        """The teacher's probabilities, averaged over the horizontal flip, then sharpened."""
-        upright, mirrored = self.teacher(images), self.teacher(images.flip(3)).flip(3)
-        mean = (
-            losses.probabilities(upright.float(), self.head)
-            + losses.probabilities(mirrored.float(), self.head)
-        ) / 2
-        return sharpen(mean, self.sharpness, self.head)
+    def _guide(self, rows: Int[Tensor, " n"]) -> Guide | None:
+        """Return labels of the drawn images to blend with the teacher's, and weights of their pixels, or None."""
+        return None
+
+    def _step(self, weak: Images, strong: Images, grid: Float[Tensor, "b h w 2"], *guide: Tensor) -> Tensor:
+        """Update the student on strong views, let the teacher follow, and return the loss.
+
+        A loss that is not finite changes neither student nor teacher.
+        """
+        self.optimiser.zero_grad(set_to_none=True)  # a failed recording may have left gradients
+        with torch.no_grad():
+            batches = [weak, weak.flip(3)]
+            if self.device.type == "cuda":  # on a CPU, two batches of n are faster than one of 2n
+                batches = [torch.cat(batches)]
+            logits = torch.cat([self._logits(self.teacher, images) for images in batches])
+            labels = sharpen(mirror_mean(logits, self.head), self.sharpness, self.head)
+            moved, weights = guided(labels, grid, *guide)
+        with torch.enable_grad():
+            loss = self.objective(self._logits(self.network, strong), moved, weights=weights)
+        self._update(loss)
+        ema_update(self._average, self.parameters, self._rate * self.loss.isfinite())
+        return self.loss
+
+    def _logits(self, network: nn.Module, images: Images) -> Logits:
+        """Return logits in float32; the network computes in bfloat16 on a GPU."""
+        images = images.contiguous(memory_format=torch.channels_last)
+        enabled = self.device.type == "cuda"
+        # A recorded graph must not read weights that autocast converted before the recording.
+        with torch.autocast(self.device.type, torch.bfloat16, enabled, cache_enabled=False):
+            return network(images).float()
 
     @torch.no_grad()
     def reset(self) -> None:
         """Return student and teacher to the source, and forget all images."""
         super().reset()
-        torch._foreach_copy_(list(self.teacher.parameters()), self.parameters)
+        self._set_rate(self.lr)
+        self.teacher.load_state_dict(self.network.state_dict())
         self.memory = ImageMemory(self.capacity, self.seed)
         self.generator.manual_seed(self.seed)
 
+    def state(self) -> dict[str, Tensor]:
+        """Copies of all state on the CPU: student, teacher, AdamW, memory and random generators."""
+        memory = {f"memory.{name}": value for name, value in self.memory.state().items()}
+        return saved_state.copies_on_cpu(self._tensors() | memory)
 
-def sharpen(
-    probabilities: Float[Tensor, "b l h w"], power: float, head: losses.Head
-) -> Float[Tensor, "b l h w"]:
-    """Raise probabilities to a power and normalise: over the channels (softmax), or each against its complement."""
-    powered = probabilities**power
-    if head == "softmax":
-        return powered / powered.sum(1, keepdim=True)
-    return powered / (powered + (1 - probabilities) ** power)
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from a saved state of the same network and options."""
+        memory = self.memory.state().keys()
+        tensors = self._tensors()
+        saved_state.load_tensors(tensors, state, [f"memory.{name}" for name in memory])
+        self.generator.set_state(tensors["views"])
+        self.memory.load_state({name: state[f"memory.{name}"] for name in memory}, self.device)
 
-
-def soft_label_loss(
-    logits: Float[Tensor, "b l h w"], labels: Float[Tensor, "b l h w"], head: losses.Head
-) -> Float[Tensor, ""]:
-    """Cross-entropy plus soft Dice of a prediction against soft labels; the background counts in the first only."""
-    if losses.uses_softmax(logits.shape[1], head):
-        log_p = logits.float().log_softmax(1)
-        cross_entropy = -(labels * log_p).sum(1).mean()
-        p, y = log_p.exp()[:, 1:], labels[:, 1:]
-    else:
-        cross_entropy = nn.functional.binary_cross_entropy_with_logits(logits.float(), labels)
-        p, y = logits.float().sigmoid(), labels
-    return cross_entropy + (1 - soft_dice(p, y)).mean()
+    def _tensors(self) -> dict[str, Tensor]:
+        """The tensors that learning changes in place, and the state of the generator of views."""
+        names = [name for name, _ in self.network.named_parameters()]
+        return {
+            **{f"student.{name}": value for name, value in self.network.state_dict().items()},
+            **{f"teacher.{name}": value for name, value in self.teacher.state_dict().items()},
+            **saved_state.adam_tensors(self.optimiser, names, self.parameters),
+            "views": self.generator.get_state(),
+        }
 
 
 def self_training(
@@ -153,13 +189,14 @@ def self_training(
     capacity: int = 512,
     momentum: float = 0.99,
     sharpness: float = 2.0,
+    dice: bool = True,
     head: losses.Head = "softmax",
     seed: int = 0,
 ) -> Adapter:
     """Build the adapter of method `self-training`."""
     return SelfTraining(
         network, lr=lr, steps=steps, folder_steps=folder_steps, draw=draw, capacity=capacity, momentum=momentum,
-        sharpness=sharpness, head=head, seed=seed,
+        sharpness=sharpness, dice=dice, head=head, seed=seed,
     )  # fmt: skip
 
 
@@ -188,6 +225,9 @@ METHOD = Method(
         "momentum": Option("share that the teacher keeps of its own weights at each step", PILOT, SHARE),
         "sharpness": Option(
             "power to which the teacher's probabilities are raised; 1 keeps them", PILOT, POSITIVE
+        ),
+        "dice": Option(
+            "add 1 − soft Dice of the structures to the loss", "this project: the loss of source training"
         ),
         "head": HEAD,
         "seed": SEED,
