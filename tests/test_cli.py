@@ -169,6 +169,45 @@ def test_predict_prints_the_model_the_method_and_the_manifest(model, discs, tmp_
     assert "method source with no options" in result.output
 
 
+def test_predict_names_the_stream_that_it_chose_or_was_given(model, discs, tmp_path):
+    common = (
+        "predict",
+        "-m",
+        model,
+        "-i",
+        discs / "west" / "images",
+        "--device",
+        "cpu",
+        "--method",
+        "self-training",
+    )
+    quick = ("--set", "folder_steps=1", "--set", "steps=1", "--set", "draw=2")
+    result = run(*common, *quick, "-o", tmp_path / "default")
+    assert result.exit_code == 0, result.output
+    assert "draw 2, stream folder" in result.output
+    result = run(*common, *quick, "-o", tmp_path / "online", "--stream", "online")
+    assert "draw 2, stream online" in result.output
+    assert "--stream is online or folder, not 'offline'" in str(
+        run(*common, "-o", tmp_path / "wrong", "--stream", "offline").exception
+    )
+    assert not (tmp_path / "wrong").exists()
+
+
+def test_bars_appear_with_their_first_report(monkeypatch):
+    """Two bars in a terminal: the second stays hidden until something is reported to it."""
+    from ttdg.cli import progress
+
+    bars, make = [], progress._progress
+    monkeypatch.setattr(progress, "_progress", lambda show: bars.append(make(show)) or bars[0])
+    with progress.progress_bars("learning", "segmenting") as (learning, segmenting):
+        learning(2, 5)
+        first, second = bars[0].tasks
+        assert (first.description, first.completed, first.total) == ("learning", 2, 5)
+        assert (first.visible, second.visible) == (True, False)
+        segmenting(1, 8)
+        assert (second.visible, second.completed, second.total) == (True, 1, 8)
+
+
 def test_info_describes_the_model_and_the_installation(model):
     described = run("info", model).output
     assert "background, disc" in described

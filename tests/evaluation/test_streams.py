@@ -55,7 +55,7 @@ def test_a_method_without_memory_answers_two_passes_as_it_answers_one():
 class Learning(Counter):
     """Learns a site by counting its images, and answers with that number."""
 
-    def learn(self, site):
+    def learn(self, site, progress):
         self.seen = 100 + sum(len(images) for images in site)
 
     def predict_frozen(self, images):

@@ -18,7 +18,9 @@ from ttdg.cli.options import (
     output_folder,
     parse_settings,
 )
+from ttdg.errors import UserError
 
+STREAMS = ("online", "folder")
 PARTLY = 3  # exit status if some files were set aside
 
 
@@ -33,6 +35,14 @@ def predict_command(
     model: ModelOption = "demo",
     method: MethodOption = "source",
     settings: SetOption = None,
+    stream: Annotated[
+        str | None,
+        typer.Option(
+            help="online (adapt to each batch when it is answered) or folder (learn all images, then answer them). "
+            "Default: folder for methods that learn a site, such as self-training; online for all others.",
+            show_default=False,
+        ),
+    ] = None,
     batch: BatchOption = 4,
     device: DeviceOption = "auto",
     overlays: Annotated[
@@ -42,22 +52,31 @@ def predict_command(
 ) -> None:
     """Segment a folder of images and adapt to them; each mask has the size of its image.
 
-    Unreadable files are set aside with a reason (exit status 3). A second call resumes an interrupted one.
+    Unreadable files are set aside with a reason (exit status 3). A second call resumes an interrupted one, and a site
+    that was learned is not learned again.
 
     Example: [bold]ttdg predict -m models/no-etis -i new-site/ -o out/ --method judge[/bold]
+
+    Learn all images, then answer them: [bold]ttdg predict -m models/no-etis -i new-site/ -o out/ --method self-training
+    --stream folder[/bold]
     """
     from ttdg.checkpoints import load
-    from ttdg.cli.progress import progress_bar
+    from ttdg.cli.progress import progress_bars
     from ttdg.newsite import predict
 
     options = parse_settings(settings)
-    with progress_bar("segmenting") as progress:
+    if stream not in (None, *STREAMS):
+        raise UserError(f"--stream is {' or '.join(STREAMS)}, not {stream!r}")
+    with progress_bars("learning", "segmenting") as (learning, progress):
         loaded = load(model, device)
         outcome = predict(
-            loaded, images, out, method=method, options=options, batch=batch, overlays=overlays,
-            workers=workers, progress=progress,
+            loaded, images, out, method=method, options=options, stream=stream, batch=batch, overlays=overlays,
+            workers=workers, progress=progress, learning=learning,
         )  # fmt: skip
-    typer.echo(f"model {model} ({loaded.card.sha256[:12]}), method {method} with {options_text(options)}")
+    typer.echo(
+        f"model {model} ({loaded.card.sha256[:12]}), method {method} with {options_text(options)}, "
+        f"stream {outcome.stream}"
+    )
     typer.echo(f"{outcome.manifest}: {outcome.done} segmented, {outcome.kept} kept from before")
     if outcome.expected_dice:
         typer.echo(_expected_dice(outcome.expected_dice))

@@ -28,6 +28,19 @@ def progress_bar(what: str, total: int | None = None, show: bool = True) -> Iter
 
 
 @contextmanager
+def progress_bars(*names: str) -> Iterator[tuple[Callable[[int, int], None], ...]]:
+    """Show several progress bars, each from its first report on; yields a function (done, total) for each."""
+    with _progress(True) as progress:
+        yield tuple(_hidden_bar(progress, name) for name in names)
+
+
+def _hidden_bar(progress: Any, name: str) -> Callable[[int, int], None]:
+    """Add a bar that appears with its first report; return the function that reports."""
+    task = progress.add_task(name, total=None, note="", visible=False)
+    return lambda done, total: progress.update(task, completed=done, total=total, visible=True)
+
+
+@contextmanager
 def training_bar(out: Path, show: bool, tensorboard: bool) -> "Iterator[Callable[[TrainingProgress], None]]":
     """Show the training step, loss, Dice on held-out source images and remaining time.
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ttdg.adaptation import Adapter, FrozenPredictor, SelfAssessing, SiteLearner
+from ttdg.adaptation.adapter import Images, Progress
 from ttdg.types import Batch
 
 Stream = Literal["online", "episodic", "continual", "offline", "folder"]
@@ -63,10 +64,7 @@ def answers(
             reset = "each"
         predictions, first_pass = _predictions(adapter, adapter, target, reset), 0.0
         if stream in ("offline", "folder") and memory:
-            if stream == "folder" and isinstance(adapter, SiteLearner):
-                first_pass = _learn(adapter, target)
-            else:
-                first_pass = _seconds_per_image(predictions)
+            first_pass = _first_pass(adapter, target, learn_site if stream == "folder" else adapt_once)
             predictions = _predictions(adapter, frozen_predictor(adapter), target, "never")
         for batch, logits, seconds in predictions:
             assert batch.masks is not None, "evaluation needs masks"
@@ -86,29 +84,59 @@ def _predictions(
             adapter.reset()
         start = time.perf_counter()
         logits = predict(batch.images)
-        if batch.images.device.type == "cuda":
-            torch.cuda.synchronize(batch.images.device)
+        _wait_for(batch.images.device)
         yield batch, logits, time.perf_counter() - start
 
 
-def _learn(adapter: SiteLearner, target: TargetStream) -> float:
-    """Reset the adapter, let it learn all images of the target, and return the mean time per image."""
+def learn_site(
+    adapter: Adapter, site: Iterable[Images], progress: Progress = lambda done, total: None
+) -> None:
+    """Reset the adapter and let it learn all batches of a site, as the folder stream does.
+
+    A `SiteLearner` decides itself how often it sees each image, and reports its steps to `progress`. Any other adapter
+    sees each batch once.
+    """
+    if isinstance(adapter, SiteLearner):
+        adapter.reset()
+        adapter.learn(site, progress)
+    else:
+        adapt_once(adapter, site)
+
+
+def adapt_once(adapter: Adapter, site: Iterable[Images]) -> None:
+    """Reset the adapter and let it adapt to each batch once; its answers are discarded."""
     adapter.reset()
+    for images in site:
+        adapter(images)
+
+
+def _first_pass(
+    adapter: Adapter, target: TargetStream, learn: Callable[[Adapter, Iterable[Images]], None]
+) -> float:
+    """Let the adapter learn all images of the target; return the mean time per image, without that of reading."""
+    images, reading, device = 0, 0.0, torch.device("cpu")
+
+    def site() -> Iterator[Images]:
+        nonlocal images, reading, device
+        start = time.perf_counter()
+        for batch in target.batches():
+            reading += time.perf_counter() - start
+            images, device = images + len(batch.cases), batch.images.device
+            yield batch.images
+            _wait_for(device)
+            start = time.perf_counter()
+        reading += time.perf_counter() - start
+
     start = time.perf_counter()
-    adapter.learn(batch.images for batch in target.batches())
-    device = next(adapter.network.parameters()).device
+    learn(adapter, site())
+    _wait_for(device)
+    return (time.perf_counter() - start - reading) / max(images, 1)
+
+
+def _wait_for(device: torch.device) -> None:
+    """Wait until the device has computed everything that was started on it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return (time.perf_counter() - start) / max(len(target.images), 1)
-
-
-def _seconds_per_image(predictions: Iterable[tuple[Batch, Tensor, float]]) -> float:
-    """Run a pass, discard its logits, and return the mean time."""
-    seconds, images = 0.0, 0
-    for batch, _, taken in predictions:
-        seconds += taken
-        images += len(batch.cases)
-    return seconds / max(images, 1)
 
 
 def expected_scores(adapter: Adapter) -> dict[str, list[float]]:

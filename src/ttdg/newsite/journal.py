@@ -1,6 +1,7 @@
 """The journal of a run over a folder: one JSON line per file, from which an interrupted run resumes."""
 
 import csv
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ttdg.errors import UserError
-from ttdg.files import atomic_file, write_text
+from ttdg.files import atomic_file
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class JournalEntry:
 class Journal:
     """The file `journal.jsonl`, to which entries are appended during a run.
 
-    A line that was cut off when a run was killed is dropped, so that its file is processed again.
+    The file is created with the first new entry. A line that was cut off when a run was killed is dropped, so that its
+    file is processed again.
 
     Attributes:
         folder: The output folder.
@@ -44,20 +46,17 @@ class Journal:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.path = folder, folder / "journal.jsonl"
-        try:
-            self.entries = {entry.file: entry for entry in self._read()}
-            self.kept = {
-                entry.file: entry.key
-                for entry in self.entries.values()
-                if entry.status == "done"
-                and all((folder / name).is_file() for name in (entry.mask, entry.overlay) if name)
-            }
-            write_text(self.path, "".join(f"{json.dumps(asdict(e))}\n" for e in self.entries.values()))
-        except OSError as error:
-            raise UserError(
-                f"cannot write to the folder {folder} ({error.strerror}); choose another output folder"
-            ) from None
+        self.folder, self.path, self._clean = folder, folder / "journal.jsonl", False
+        existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+            raise UserError(f"cannot write to the folder {folder}; choose another output folder")
+        self.entries = {entry.file: entry for entry in self._read()}
+        self.kept = {
+            entry.file: entry.key
+            for entry in self.entries.values()
+            if entry.status == "done"
+            and all((folder / name).is_file() for name in (entry.mask, entry.overlay) if name)
+        }
 
     def _read(self) -> Iterator[JournalEntry]:
         """Yield the entries of the file in their order; lines that are no entry are skipped."""
@@ -76,13 +75,20 @@ class Journal:
         }
 
     def add(self, *entries: JournalEntry) -> None:
-        """Append entries and flush them to disk."""
-        with self.path.open("a", encoding="utf-8") as file:
-            for entry in entries:
-                file.write(json.dumps(asdict(entry)) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        """Append entries and flush them to disk. The first call also removes lines that are no entry."""
         self.entries |= {entry.file: entry for entry in entries}
+        lines = "".join(
+            f"{json.dumps(asdict(entry))}\n" for entry in (entries if self._clean else self.entries.values())
+        )
+        if self._clean:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(lines)
+                file.flush()
+                os.fsync(file.fileno())
+        else:
+            with atomic_file(self.path) as temporary:
+                temporary.write_text(lines, encoding="utf-8")
+            self._clean = True
 
     def write_manifest(self, files: Sequence[str]) -> Path:
         """Write `manifest.csv` with a row for each of `files`, in their order, and return its path."""
@@ -92,3 +98,8 @@ class Journal:
             writer.writeheader()
             writer.writerows(rows)
         return self.folder / "manifest.csv"
+
+
+def answer_key(*parts: str) -> str:
+    """Return a hash of all that an answer depends on."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
