@@ -152,7 +152,10 @@ def _inner_contrast(images: Tensor, labels: Tensor, factor: Tensor) -> Tensor:
     """Scale the contrast between the innermost structure and its rim; low contrast makes a cup hard to see."""
     deepest = labels.amax((1, 2), keepdim=True)
     inside = (labels == deepest) & (deepest > 0)
-    around = F.max_pool2d(inside[:, None].float(), 25, 1, 12).bool()[:, 0] & ~inside
+    columns = F.max_pool2d(
+        inside[:, None].float(), (25, 1), 1, (12, 0)
+    )  # two passes of 25 instead of one of 25²
+    around = F.max_pool2d(columns, (1, 25), 1, (0, 12)).bool()[:, 0] & ~inside
     target = _mean_where(images, around)
     soft = _smooth(inside[:, None].to(images))
     return (images + soft * (_per_image(factor) - 1) * (images - target)).clamp(0, 1)

@@ -18,6 +18,7 @@ def universe_signals(
     projected: Float[Tensor, "k b v y x"],
     P: Float[Tensor, "k b l h w"],
     regions: Regions,
+    weight: Float[Tensor, "k b l y x"] | None = None,
 ) -> dict[str, Float[Tensor, "k b"]]:
     """All signals of `k` predictions for each of `b` images; every prediction is measured on its own.
 
@@ -32,13 +33,37 @@ def universe_signals(
         projected: unit feature vectors on the node grid, from `MorphologyPrior.project`.
         P: predicted label probabilities at image resolution.
         regions: the labels of each evaluated region.
+        weight: `label_weights` of `projected`, if they are known already.
     """
-    shape, tau = P.shape[:2], prior.spec.tau
-    projected, P = projected.flatten(0, 1), P.flatten(0, 1)
-    weight = prior.by_label((prior.cosines(projected) / tau).exp())
+    weight = (label_weights(prior, projected) if weight is None else weight).flatten(0, 1)
+    nodes = prior.nodes(projected.flatten(0, 1), _argmax_labels(P.flatten(0, 1)))
+    signals = _fit_signals(weight, P.flatten(0, 1), prior.spec.tau, regions)
+    signals |= matching_signals(prior, locations, nodes)
+    return {f"universe {name}": value.unflatten(0, P.shape[:2]) for name, value in signals.items()}
+
+
+@torch.no_grad()
+def label_weights(
+    prior: MorphologyPrior, projected: Float[Tensor, "k b v y x"]
+) -> Float[Tensor, "k b l y x"]:
+    """Sum of exp(cosine/τ) over the universe points of each label; divided by its sum over labels, the posterior.
+
+    Both sums are matrix products over the last axis, which is that of the features in memory after
+    `MorphologyPrior.project`.
+    """
+    d = len(prior.universe)
+    label_of = prior.by_label(torch.eye(d, device=projected.device, dtype=projected.dtype))
+    points = prior.universe_points() / prior.spec.tau
+    return ((projected.movedim(2, -1) @ points.T).exp_() @ label_of).movedim(-1, 2)
+
+
+def _fit_signals(
+    weight: Float[Tensor, "n l y x"], P: Float[Tensor, "n l h w"], tau: float, regions: Regions
+) -> dict[str, Float[Tensor, " n"]]:
+    """Signals of the predicted labels on the node grid and the universe's label weights there."""
     posterior = weight / weight.sum(1, keepdim=True)
     fit = (weight + 1e-6).log() * tau  # soft maximum of the cosines over a label's points
-    soft = F.interpolate(P, size=projected.shape[2:], mode="area")
+    soft = F.interpolate(P, size=weight.shape[2:], mode="area")
     inside = 1 - soft[:, 0]
     own = (soft * fit).sum(1)  # fit to the points of the predicted label
     margin = own - ((1 - soft) * fit).sum(1) / (soft.shape[1] - 1)  # minus the mean fit to the other labels
@@ -55,8 +80,7 @@ def universe_signals(
             2 * (ours * theirs).sum((1, 2)) / (ours + theirs).sum((1, 2)).clamp(min=1e-3)
         )
         signals[f"{name} area"] = ((ours.mean((1, 2)) + 1e-3) / (theirs.mean((1, 2)) + 1e-3)).log()
-    signals |= matching_signals(prior, locations, prior.nodes(projected, _argmax_labels(P)))
-    return {f"universe {name}": value.unflatten(0, shape) for name, value in signals.items()}
+    return signals
 
 
 def matching_signals(

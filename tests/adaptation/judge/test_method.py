@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ttdg.adaptation import adapt
 from ttdg.adaptation.judge.candidates import predict_candidates, predict_readings
-from ttdg.adaptation.judge.evidence import candidate_dice
 from ttdg.adaptation.judge.fit import count_rounds, fit_judge
 from ttdg.adaptation.judge.method import EVIDENCE_SPECS, FALLBACK, choose, load_regressor
 from ttdg.adaptation.judge.mixing import layer_weights
@@ -17,7 +16,6 @@ from ttdg.adaptation.judge.regressor import Prediction
 from ttdg.checkpoints import load
 from ttdg.data import Arrays, Benchmark, Exact
 from ttdg.errors import UserError
-from ttdg.metrics import dice, region_masks, region_probabilities
 from ttdg.networks import batchnorm, level_channels
 from ttdg.prior import MorphologyPrior, prior_for
 from ttdg.types import Part
@@ -249,16 +247,6 @@ def test_held_out_images_with_masks_are_required(ready):
     for held_out in ({}, {"site": a_site(4, masks=False)}):
         with pytest.raises(UserError, match="held-out source images with masks"):
             fit_judge(source.network, prior, {"site": a_site(4)}, held_out, BENCHMARK)
-
-
-def test_dice_of_candidates_is_dice_candidate_by_candidate():
-    torch.manual_seed(0)
-    logits, labels = torch.randn(3, 2, 3, 8, 8), torch.randint(3, (2, 8, 8))
-    regions = {"disc": (1, 2), "cup": (2,)}
-    found = candidate_dice(logits, labels, regions)
-    assert found.shape == (2, 3, 2)
-    expected = dice(region_probabilities(logits[1], regions), region_masks(labels, regions))
-    assert torch.equal(found[:, 1], expected)
 
 
 def test_the_embedded_model_has_a_prior_and_a_judge_that_still_fit_the_code():

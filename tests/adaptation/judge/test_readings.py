@@ -1,19 +1,24 @@
 """Readings stacked in one pass equal separate passes in the corresponding BatchNorm modes."""
 
 import copy
+import math
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ttdg.adaptation.judge import candidates
 from ttdg.adaptation.judge.candidates import Candidate, candidates_of, predict_candidates, predict_readings
-from ttdg.adaptation.judge.mixing import fit_mixing, layer_weights
+from ttdg.adaptation.judge.mixing import INITIAL_RHO, fit_mixing, layer_weights, sample_groups
 from ttdg.adaptation.judge.readings import READINGS, Reading, stack_readings, unstack_readings, use_groups
-from ttdg.data import Arrays, Benchmark, Exact
+from ttdg.data import Arrays, Benchmark, Exact, normalise
+from ttdg.data.shifts import simulate
 from ttdg.networks import batchnorm, feature_maps
 from ttdg.networks.batchnorm.grouped import LEARNED, statistics_distance
+from ttdg.networks.losses import soft_dice_loss
 from ttdg.prior import MorphologyPrior
+from ttdg.prior.universe_signals import label_weights
 
 SIZE = 64
 
@@ -127,17 +132,17 @@ def test_every_layer_is_listed_and_small_layers_have_no_statistics(model):
 def test_candidates_are_named_and_average_their_readings(model):
     network, prior = model
     weights = [0.3] * len(list(batchnorm.layers(network)))
-    images, candidates = some_images(), candidates_of(READINGS)
-    assert [c.name for c in candidates][-5:-2] == [
+    images, chosen = some_images(), candidates_of(READINGS)
+    assert [c.name for c in chosen][-5:-2] == [
         "source, both ways",
         "mix learned, both ways",
         "mean of all",
     ]
     read = predict_readings(network, prior, images, readings=READINGS, mixing=layer_weights(network, weights))
-    predictions = predict_candidates(read, prior, candidates)
+    predictions = predict_candidates(read, prior, chosen)
     P = together(network, images, READINGS, weights=weights).softmax(2)
-    assert predictions.unfused == len(candidates) - 2
-    for number, candidate in enumerate(candidates[: predictions.unfused]):
+    assert predictions.unfused == len(chosen) - 2
+    for number, candidate in enumerate(chosen[: predictions.unfused]):
         expected = P[list(candidate.readings)].mean(0)
         assert torch.allclose(predictions.logits[number].exp(), expected, atol=1e-4), candidate.name
     assert torch.allclose(predictions.projected.norm(dim=2), torch.ones(()), atol=1e-4)
@@ -175,6 +180,33 @@ def test_the_projection_of_a_candidate_is_that_of_its_reading(model):
         )
 
 
+def test_readings_in_several_passes_equal_those_of_one_pass(model, monkeypatch):
+    network, prior = model
+    weights = layer_weights(network, [0.3] * len(list(batchnorm.layers(network))))
+    found = []
+    for pixels in (1, 3 * SIZE**2, 100 * SIZE**2):  # one group, one and a half groups, all groups
+        monkeypatch.setattr(candidates, "CPU_PIXELS", pixels)
+        found.append(
+            predict_readings(network, prior, some_images(), readings=READINGS, mixing=weights, group=2)
+        )
+    for other in found[1:]:
+        assert torch.allclose(found[0].P, other.P, atol=1e-4)
+        assert torch.allclose(found[0].V, other.V, atol=1e-3)
+        assert torch.allclose(found[0].distance, other.distance, atol=1e-4)
+
+
+def test_candidates_of_the_same_readings_share_their_label_weights(model):
+    network, prior = model
+    read = predict_readings(network, prior, some_images(), readings=READINGS[:1])
+    fused = [Candidate("a", (0,)), Candidate("b", (0,), True), Candidate("c", (0,), True)]
+    weight = predict_candidates(read, prior, fused).weight
+    assert torch.equal(weight[0], weight[1])
+    assert torch.equal(weight[0], weight[2])
+    everything = predict_candidates(read, prior, fused)
+    assert torch.allclose(weight, label_weights(prior, everything.projected), rtol=1e-4)
+    assert predict_candidates(read, prior, fused[:1]).weight is None
+
+
 # --- mixing
 
 
@@ -197,3 +229,22 @@ def test_fitting_the_mixing_weights_leaves_the_network_unchanged(model):
     assert len(set(values)) > 1
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     assert all(parameter.requires_grad for parameter in network.parameters())
+
+
+def test_the_mixing_weights_are_those_of_a_descent_on_all_groups_at_once(model):
+    network, (arrays, benchmark) = model[0], a_site()
+    steps, groups, group, lr = 3, 2, 2, 0.1
+    found = fit_mixing(network, [arrays], benchmark, steps=steps, lr=lr, group=group, groups=groups, seed=5)
+    reference, layers = copy.deepcopy(network).requires_grad_(False).eval(), len(found)
+    logit = torch.full((layers, 1), math.log(INITIAL_RHO / (1 - INITIAL_RHO)), requires_grad=True)
+    optimiser, generator = torch.optim.Adam([logit], lr), torch.Generator().manual_seed(5)
+    for _ in range(steps):
+        images, labels = sample_groups([arrays], groups, group, generator, torch.device("cpu"))
+        images, labels = simulate(images, labels, generator, group=group)
+        weights = dict(zip(batchnorm.layers(reference), logit.sigmoid(), strict=True))
+        use_groups(reference, [LEARNED] * groups, weights)
+        logits = reference(normalise(images, benchmark.normalisation))
+        optimiser.zero_grad()
+        (F.cross_entropy(logits, labels) + soft_dice_loss(logits, labels)).backward()
+        optimiser.step()
+    assert torch.allclose(torch.cat([*found.values()]), logit.sigmoid()[:, 0], atol=1e-4)

@@ -4,15 +4,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import ndimage
 from torch import Tensor
 from torch.nn import functional as F
 
 from ttdg.adaptation.judge.candidates import CandidatePredictions
-from ttdg.adaptation.judge.signals import prediction_signals
+from ttdg.adaptation.judge.signals import Boundary, _connected_share, prediction_signals
 from ttdg.metrics import region_probabilities
 from ttdg.prior import MorphologyPrior, PriorSpec
 from ttdg.prior.locations import PointLocations
-from ttdg.prior.universe_signals import universe_signals
+from ttdg.prior.universe_signals import label_weights, universe_signals
 
 
 def signals(evidence, regions, prior):
@@ -158,3 +161,55 @@ def test_agreement_is_measured_with_unfused_candidates_only(prior):
     )
     alone = signals(narrowed, REGIONS, prior)
     assert all(torch.allclose(found[name][:2], alone[name], atol=1e-5) for name in alone)
+
+
+def random_masks(height: int, width: int, seed: int, share: float) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(3, height, width, generator=generator) < share
+
+
+sides, seeds = st.integers(1, 14), st.integers(0, 1000)
+
+
+@given(sides, sides, seeds, st.sampled_from([0.03, 0.5, 0.97]))
+def test_pixels_near_a_boundary_are_those_of_a_dilation_and_an_erosion(height, width, seed, share):
+    masks = random_masks(height, width, seed, share)
+    near = Boundary.of(masks)
+    for number, mask in enumerate(masks.numpy()):
+        dilated, eroded = (
+            {
+                by: torch.from_numpy(morph(mask, [[1] * (2 * by + 1)] * (2 * by + 1), border_value=border))
+                for by in (2, 4)
+            }
+            for morph, border in ((ndimage.binary_dilation, 0), (ndimage.binary_erosion, 1))
+        )
+        assert torch.equal(near.band[number].bool(), dilated[2] & ~eroded[2])
+        assert torch.equal(near.inner_ring[number].bool(), masks[number] & ~eroded[4])
+        assert torch.equal(near.outer_ring[number].bool(), dilated[4] & ~masks[number])
+
+
+@given(sides, sides, seeds)
+def test_the_share_in_one_piece_is_that_of_the_component_of_the_most_probable_cell(height, width, seed):
+    R = torch.rand(4, height, width, generator=torch.Generator().manual_seed(seed)) ** 0.7
+    for mask, found in zip(R.numpy(), _connected_share(R).tolist(), strict=True):
+        pieces = ndimage.label(mask > 0.5, [[1] * 3] * 3)[0]
+        best = pieces.flat[mask.argmax()]
+        expected = (pieces == best).sum() / (mask > 0.5).sum() if best else 0.0
+        assert found == pytest.approx(expected)
+
+
+@torch.no_grad()
+def test_label_weights_divided_by_their_sum_are_the_posterior(prior):
+    projected = random_evidence().projected
+    weight = label_weights(prior, projected)
+    posterior = prior.posterior(projected.flatten(0, 1)).unflatten(0, weight.shape[:2])
+    assert torch.allclose(weight / weight.sum(2, keepdim=True), posterior, atol=1e-5)
+
+
+def test_known_label_weights_do_not_change_the_signals(prior):
+    evidence, d = random_evidence(), len(prior.universe)
+    locations = PointLocations(torch.ones(d), torch.ones(d), torch.full((d,), 1 / d))
+    given_, P = (evidence.projected, evidence.logits.softmax(2))
+    computed = universe_signals(prior, locations, given_, P, REGIONS)
+    known = universe_signals(prior, locations, given_, P, REGIONS, label_weights(prior, given_))
+    assert all(torch.equal(computed[name], known[name]) for name in computed)

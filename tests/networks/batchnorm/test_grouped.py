@@ -56,6 +56,13 @@ def test_the_moments_are_those_of_all_values_of_a_group(k, c, b):
         assert torch.allclose(var[i], values.var(1), atol=1e-3)
 
 
+def test_the_layout_in_memory_does_not_change_the_result():
+    layer, x, mode = a_layer(4), a_stack(2, 3, 4, 6, 5), GroupedMode(torch.tensor([0.2, 0.9], device=DEVICE))
+    y = mode(layer, x.contiguous(memory_format=torch.channels_last))
+    assert torch.allclose(y, mode(layer, x), atol=1e-5)
+    assert torch.allclose(mode.seen[0].var, mode.seen[1].var, rtol=1e-5)
+
+
 def test_the_distance_of_all_layers_together_equals_that_of_each_layer_by_hand():
     layers = [a_layer(c) for c in (3, 5, 2, 4)]
     draw = torch.Generator().manual_seed(0)

@@ -7,7 +7,8 @@ although the features are intact.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 
 import torch
 from jaxtyping import Float
@@ -16,10 +17,14 @@ from torch.nn import functional as F
 
 from ttdg.adaptation.judge.readings import Reading, stack_readings, unstack_readings, use_groups
 from ttdg.networks import feature_maps
-from ttdg.networks.batchnorm.grouped import LayerWeights, statistics_distance
+from ttdg.networks.batchnorm.grouped import GroupedMode, LayerWeights, statistics_distance
 from ttdg.prior import MorphologyPrior
+from ttdg.prior.universe_signals import label_weights
 
 UNIVERSE_WEIGHT = 0.5  # of the universe's log-probabilities in a fused candidate
+CPU_PIXELS = (
+    4 * 256**2
+)  # of a pass on a CPU: larger maps leave its cache, and each costs the system new memory
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,9 @@ class ReadingPredictions:
 
     images: Float[Tensor, "b c h w"]
     P: Float[Tensor, "k b l h w"]  # label probabilities
-    V: Float[Tensor, "k b n y x"]  # features, projected by the prior
+    V: Float[
+        Tensor, "k b n y x"
+    ]  # features, projected by the prior to unit vectors; n is the last axis in memory
     distance: Float[
         Tensor, "b f"
     ]  # of the BatchNorm statistics of the image's group from those of the source
@@ -54,6 +61,9 @@ class CandidatePredictions:
     ]  # of the BatchNorm statistics of the image's group from those of the source
     images: Float[Tensor, "b c h w"]
     unfused: int  # the first `unfused` candidates do not use the universe
+    weight: Float[Tensor, "k b l y x"] | None = (
+        None  # `label_weights` of `projected`, if a candidate is fused
+    )
 
 
 def candidates_of(readings: Sequence[Reading], *, fused: bool = True) -> tuple[Candidate, ...]:
@@ -84,7 +94,9 @@ def predict_readings(
     mixing: LayerWeights | None = None,
     group: int | None = None,
 ) -> ReadingPredictions:
-    """Predict all readings in one forward pass over their stack; leaves the network in grouped BatchNorm mode.
+    """Predict all readings over their stack; leaves the network in grouped BatchNorm mode.
+
+    On a GPU the stack is one forward pass. On a CPU it is passed in parts of full groups, with the same result.
 
     Args:
         network: the source network.
@@ -96,17 +108,37 @@ def predict_readings(
     """
     group = group or len(images)
     stacked, rho = stack_readings(images, readings, group)
-    mode = use_groups(network, rho, mixing)
-    logits, maps = feature_maps(network, stacked)
-    distance = statistics_distance(mode.seen, len(rho) // len(readings))  # of the groups of the first reading
-    levels = {name: maps[name].float() for name in ("e0", *prior.spec.levels)}
-    projected = prior.project(levels, images.shape[2:])
+    step = max(1, CPU_PIXELS // (group * images[0, 0].numel())) if images.is_cpu else len(rho)
+    passes = [
+        _predict_groups(network, prior, part, use_groups(network, rho[i * step : (i + 1) * step], mixing))
+        for i, part in enumerate(stacked.split(step * group))
+    ]
+    P, V, distance = (
+        parts[0] if len(parts) == 1 else torch.cat(parts) for parts in zip(*passes, strict=True)
+    )
     return ReadingPredictions(
         images,
-        unstack_readings(logits.float().softmax(1), readings),
-        unstack_readings(projected, readings),
-        distance.repeat_interleave(group, 0)[: len(images)],
+        unstack_readings(P, readings),
+        unstack_readings(V, readings, width=2).movedim(-1, 2),
+        distance[: len(rho) // len(readings)].repeat_interleave(
+            group, 0
+        ),  # of the groups of the first reading
     )
+
+
+def _predict_groups(
+    network: nn.Module, prior: MorphologyPrior, images: Float[Tensor, "n c h w"], mode: GroupedMode
+) -> tuple[Float[Tensor, "n l h w"], Float[Tensor, "n y x v"], Float[Tensor, "g f"]]:
+    """Probabilities and projected features of one pass, and the distance of the statistics of its groups."""
+    if images.is_cpu:
+        images = images.contiguous(
+            memory_format=torch.channels_last
+        )  # its convolutions are faster in this layout
+    logits, maps = feature_maps(network, images)
+    distance = statistics_distance(mode.seen, len(mode.rho))
+    levels = {name: maps[name].float() for name in ("e0", *prior.spec.levels)}
+    projected = prior.project(levels, images.shape[2:])
+    return logits.float().softmax(1), projected.movedim(1, -1), distance
 
 
 @torch.no_grad()
@@ -114,25 +146,61 @@ def predict_candidates(
     predictions: ReadingPredictions, prior: MorphologyPrior, candidates: Sequence[Candidate]
 ) -> CandidatePredictions:
     """Average the readings of every candidate; fused candidates must come last."""
-    P, V = (
-        torch.stack([_mean(x, candidate.readings) for candidate in candidates])
-        for x in (predictions.P, predictions.V)
-    )
-    log_p, V = P.clamp(min=1e-7).log(), F.normalize(V, dim=2)
+    return fuse(average_readings(predictions, candidates), prior, candidates)
+
+
+@torch.no_grad()
+def average_readings(
+    predictions: ReadingPredictions, candidates: Sequence[Candidate]
+) -> CandidatePredictions:
+    """The candidates without the universe: fused ones have the probabilities of their readings alone."""
+    P = torch.stack([_mean(predictions.P, candidate.readings) for candidate in candidates])
+    V = predictions.V.movedim(2, -1)
+    units = {
+        rows: V[rows[0]] if len(rows) == 1 else F.normalize(_mean(V, rows), dim=-1)
+        for rows in dict.fromkeys(candidate.readings for candidate in candidates)
+    }
+    projected = torch.stack([units[candidate.readings] for candidate in candidates]).movedim(-1, 2)
     unfused = sum(not candidate.fused for candidate in candidates)
-    if unfused < len(candidates):
-        posterior = prior.posterior(V[unfused:].flatten(0, 1))
-        universe = F.interpolate(posterior, size=P.shape[3:], mode="bilinear").clamp(min=1e-4).log()
-        both = torch.lerp(log_p[unfused:].flatten(0, 1), universe, UNIVERSE_WEIGHT).log_softmax(1)
-        log_p = torch.cat([log_p[:unfused], both.unflatten(0, (-1, P.shape[1]))])
-    return CandidatePredictions(log_p, V, predictions.distance, predictions.images, unfused)
+    log_p = P.clamp_(min=1e-7).log_()
+    return CandidatePredictions(log_p, projected, predictions.distance, predictions.images, unfused)
+
+
+@torch.no_grad()
+def fuse(
+    averaged: CandidatePredictions, prior: MorphologyPrior, candidates: Sequence[Candidate]
+) -> CandidatePredictions:
+    """Average the universe's segmentation into the fused candidates of `average_readings`."""
+    log_p, unfused = averaged.logits, averaged.unfused
+    if unfused == len(candidates):
+        return averaged
+    weight = candidate_weights(averaged.projected, prior, candidates)
+    posterior = (weight[unfused:] / weight[unfused:].sum(2, keepdim=True)).flatten(0, 1)
+    universe = F.interpolate(posterior, size=log_p.shape[3:], mode="bilinear").clamp_(min=1e-4).log_()
+    both = torch.lerp(log_p[unfused:].flatten(0, 1), universe, UNIVERSE_WEIGHT).log_softmax(1)
+    log_p = torch.cat([log_p[:unfused], both.unflatten(0, (-1, log_p.shape[1]))])
+    return replace(averaged, logits=log_p, weight=weight)
+
+
+def candidate_weights(
+    projected: Float[Tensor, "k b n y x"], prior: MorphologyPrior, candidates: Sequence[Candidate]
+) -> Float[Tensor, "k b l y x"]:
+    """`label_weights` of all candidates; candidates of the same readings have the same features, and share them."""
+    first: dict[tuple[int, ...], int] = {}
+    for number, candidate in enumerate(candidates):
+        first.setdefault(candidate.readings, number)
+    distinct = list(first.values())
+    if distinct == list(range(len(distinct))):  # a view needs no copy
+        weight = label_weights(prior, projected[: len(distinct)])
+    else:
+        weight = label_weights(prior, torch.stack([projected[i] for i in distinct]))
+    rows = [distinct.index(first[candidate.readings]) for candidate in candidates]
+    return torch.stack([weight[row] for row in rows])
 
 
 def _mean(x: Float[Tensor, "k *rest"], rows: tuple[int, ...]) -> Float[Tensor, "*rest"]:
-    """Mean of some rows. Integer indices are used because a list of indices would be copied to the device."""
-    if len(rows) == len(x):
-        return x.mean(0)
-    return x[rows[0]] if len(rows) == 1 else torch.stack([x[i] for i in rows]).mean(0)
+    """Mean of some rows, by sums of two: reductions over the first axis are several times slower on a CPU."""
+    return x[rows[0]] if len(rows) == 1 else reduce(torch.add, [x[i] for i in rows]).div_(len(rows))
 
 
 def _upright_twin(readings: Sequence[Reading], mirrored: Reading) -> int:

@@ -1,20 +1,21 @@
 """Evidence: signals and true Dice of every candidate on labelled images, from which the regressors are fitted."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import islice
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ttdg.adaptation.judge.candidates import candidates_of, predict_candidates, predict_readings
+from ttdg.adaptation.judge.candidates import average_readings, candidates_of, fuse, predict_readings
 from ttdg.adaptation.judge.method import UNIVERSES
 from ttdg.adaptation.judge.readings import READING_SETS
 from ttdg.adaptation.judge.signals import prediction_signals
 from ttdg.data import Arrays, Benchmark, normalise
 from ttdg.data.shifts import simulate
-from ttdg.metrics import dice, region_masks, region_probabilities
+from ttdg.metrics import region_masks
 from ttdg.networks import batchnorm
 from ttdg.networks.batchnorm.grouped import LayerWeights
 from ttdg.prior import MorphologyPrior
@@ -22,7 +23,12 @@ from ttdg.prior.locations import PointLocations, point_locations
 from ttdg.prior.universe_signals import universe_signals
 from ttdg.types import Regions
 
-LOCATION_BATCHES = 16  # batches of 8 training images of each site from which point locations are measured
+SAME_POINTS = (
+    ("learned", "untyped"),
+    ("random",),
+)  # universes with the same points give the same predictions
+CPU_IMAGES = 4  # images whose evidence a CPU computes together; with more, maps leave its cache
+LOCATION_IMAGES = 128  # training images of each site from which point locations are measured, at most
 
 
 @dataclass(frozen=True)
@@ -63,10 +69,11 @@ def evidence_setup(
     batchnorm.use(network, batchnorm.EVAL)
     priors = {name: variant(prior) for name, variant in UNIVERSES.items() if controls or name == "learned"}
     device = next(network.parameters()).device
+    size = CPU_IMAGES if device.type == "cpu" else 2 * CPU_IMAGES
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for site in train.values():
-            for images, labels in islice(_chunks(site, 1, 8, device), LOCATION_BATCHES):
+            for images, labels in islice(_chunks(site, 1, size, device), LOCATION_IMAGES // size):
                 yield normalise(images, benchmark.normalisation), labels
 
     locations = point_locations(network, priors, batches())
@@ -84,60 +91,88 @@ def collect_evidence(
         group: images that share BatchNorm statistics and a simulated shift. Images beyond the last full group are
             left out, because a smaller group would have other statistics.
         seed: seed of the simulated shifts; None leaves the images as they are, and counts a chunk as one hospital.
-        chunk: images of a forward pass, rounded down to full groups.
+        chunk: images that are shifted together, rounded down to full groups; a GPU also predicts them together.
     """
-    device, benchmark = next(setup.network.parameters()).device, setup.benchmark
-    readings = READING_SETS[setup.readings]
+    device = next(setup.network.parameters()).device
+    step = chunk if device.type != "cpu" else max(group, CPU_IMAGES // group * group)
     parts: list[EvidenceTables] = []
     for images, labels in _chunks(arrays, group, chunk, device):
         if seed is not None:
             generator = torch.Generator().manual_seed(seed * 1_000_003 + len(parts))
             images, labels = simulate(images, labels, generator, group=group)
-        images = normalise(images, benchmark.normalisation)
-        read = predict_readings(
-            setup.network,
-            setup.priors["learned"],
-            images,
-            readings=readings,
-            mixing=setup.mixing,
-            group=group,
-        )
+        images = normalise(images, setup.benchmark.normalisation)
         hospital = torch.arange(len(images), device=device) // (group if seed is not None else len(images))
-        tables: dict[str, EvidenceTable] = {}
-        for universe, prior in setup.priors.items():
-            predictions = predict_candidates(read, prior, candidates_of(readings))
-            P, regions = predictions.logits.softmax(2), benchmark.regions
-            signals = universe_signals(prior, setup.locations[universe], predictions.projected, P, regions)
-            if universe == "learned":  # the other signals are the same for all universes
-                R = region_probabilities(predictions.logits.flatten(0, 1), regions).unflatten(0, P.shape[:2])
-                signals |= prediction_signals(predictions, P, R, list(regions))
-            scores = candidate_dice(predictions.logits, labels, benchmark.regions)
-            tables[universe] = EvidenceTable(signals, scores, hospital, predictions.unfused)
-        parts.append(tables)
+        pieces = zip(images.split(step), labels.split(step), hospital.split(step), strict=True)
+        parts.append(_joined([_tables(setup, *piece, group) for piece in pieces]))
     return concatenate_tables(parts)
 
 
-def candidate_dice(
-    logits: Float[Tensor, "k b l h w"], labels: Tensor, regions: Regions
-) -> Float[Tensor, "b k r"]:
-    """Dice of every candidate, by image and region."""
-    truth = region_masks(labels, regions)
-    return torch.stack([dice(region_probabilities(x, regions), truth) for x in logits], 1)
+def _tables(
+    setup: EvidenceSetup, images: Tensor, labels: Tensor, hospital: Int[Tensor, " b"], group: int
+) -> EvidenceTables:
+    """Evidence of normalised images that are full groups.
+
+    Universes share all that does not depend on them: the readings, their averages, and the signals of
+    `prediction_signals`.
+    """
+    readings, regions = READING_SETS[setup.readings], setup.benchmark.regions
+    candidates, truth = candidates_of(readings), region_masks(labels, regions)
+    read = predict_readings(
+        setup.network, setup.priors["learned"], images, readings=readings, mixing=setup.mixing, group=group
+    )
+    averaged = average_readings(read, candidates)
+    tables: dict[str, EvidenceTable] = {}
+    for universes in SAME_POINTS:
+        names = [name for name in universes if name in setup.priors]
+        if not names:
+            continue
+        predictions = fuse(averaged, setup.priors[names[0]], candidates)
+        P = predictions.logits.softmax(2)
+        R, V, weight = region_maps(P, regions), predictions.projected, predictions.weight
+        scores = candidate_dice(R, truth)
+        for name in names:
+            signals = universe_signals(setup.priors[name], setup.locations[name], V, P, regions, weight)
+            if name == "learned":  # the other signals are the same for all universes
+                signals |= prediction_signals(predictions, P, R, list(regions))
+            tables[name] = EvidenceTable(signals, scores, hospital, predictions.unfused)
+    return tables
+
+
+def region_maps(P: Float[Tensor, "k b l h w"], regions: Regions) -> Float[Tensor, "k b r h w"]:
+    """Region probabilities: the sums of the probabilities of their labels."""
+    sums = [reduce(torch.add, [P[:, :, label] for label in labels]) for labels in regions.values()]
+    return torch.stack(sums, 2).clamp_(max=1)
+
+
+def candidate_dice(R: Float[Tensor, "k b r h w"], truth: Bool[Tensor, "b r h w"]) -> Float[Tensor, "b k r"]:
+    """`ttdg.metrics.dice` of every candidate, by image and region, from masks instead of histograms."""
+    masks = R >= 0.5
+    both = masks.flatten(3).sum(3) + truth.flatten(2).sum(2)
+    dice = 2 * (masks & truth).flatten(3).sum(3).double() / both
+    return dice.where(both > 0, 1).movedim(0, 1)
+
+
+def _joined(pieces: list[EvidenceTables]) -> EvidenceTables:
+    """Join pieces of one chunk over images; hospitals keep their numbers."""
+
+    def joined(tables: list[EvidenceTable]) -> EvidenceTable:
+        signals = {name: torch.cat([t.signals[name] for t in tables], 1) for name in tables[0].signals}
+        dice, hospital = (torch.cat([getattr(t, name) for t in tables]) for name in ("dice", "hospital"))
+        return EvidenceTable(signals, dice, hospital, tables[0].unfused)
+
+    return {universe: joined([piece[universe] for piece in pieces]) for universe in pieces[0]}
 
 
 def concatenate_tables(parts: list[EvidenceTables]) -> EvidenceTables:
     """Join tables over images; hospitals are renumbered, because no two parts share one."""
-
-    def joined(tables: list[EvidenceTable]) -> EvidenceTable:
-        signals = {name: torch.cat([t.signals[name] for t in tables], 1) for name in tables[0].signals}
-        hospitals, offset = [], 0
-        for table in tables:
-            hospitals.append(table.hospital + offset)
-            offset += int(table.hospital[-1]) + 1
-        scores = torch.cat([table.dice for table in tables])
-        return EvidenceTable(signals, scores, torch.cat(hospitals), tables[0].unfused)
-
-    return {universe: joined([part[universe] for part in parts]) for universe in parts[0]}
+    renumbered: list[EvidenceTables] = []
+    offset = 0
+    for part in parts:
+        renumbered.append(
+            {name: replace(table, hospital=table.hospital + offset) for name, table in part.items()}
+        )
+        offset += int(part["learned"].hospital[-1]) + 1
+    return _joined(renumbered)
 
 
 def _chunks(arrays: Arrays, group: int, chunk: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:

@@ -54,8 +54,7 @@ def fit_judge(
         draws: number of simulated shifts of each held-out site; by default 3, and more for a small site.
         mixing_steps: number of gradient steps that fit the mixing weights.
         readings: "four" or "seven", a key of READING_SETS.
-        controls: also fit judges with a random universe and without the class mask, as controls. On a CPU this doubles
-            the time.
+        controls: also fit judges with a random universe and without the class mask, as controls.
         seed: seed of all random draws.
         progress: called after each of `count_rounds` rounds, with the number of rounds done.
     """

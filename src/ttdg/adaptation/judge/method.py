@@ -121,7 +121,9 @@ class JudgeAdapter(Adapter, SelfAssessing):
         predictions = predict_candidates(read, self.prior, self.candidates)
         P, signals = predictions.logits.softmax(2), dict[str, Tensor]()
         if any(name.startswith("universe") for name in self.signal_names):
-            signals |= universe_signals(self.prior, self.locations, predictions.projected, P, self.regions)
+            signals |= universe_signals(
+                self.prior, self.locations, predictions.projected, P, self.regions, predictions.weight
+            )
         if not all(name.startswith("universe") for name in self.signal_names):
             R = region_probabilities(predictions.logits.flatten(0, 1), self.regions)
             signals |= prediction_signals(predictions, P, R.unflatten(0, P.shape[:2]), list(self.regions))

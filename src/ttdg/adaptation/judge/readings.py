@@ -1,7 +1,7 @@
 """Readings: predictions of one batch under several BatchNorm statistics, mirrored or not, in one pass.
 
 A reading is a copy of the batch with a mixing weight ρ: its BatchNorm layers use (1−ρ) · source statistics +
-ρ · batch statistics. The copies are stacked along the batch axis, so that k readings of b images cost one pass over
+ρ · batch statistics. The copies are stacked along the batch axis, so that k readings of b images can be one pass over
 k·b images instead of k passes. Statistics are computed separately for each reading, and for each group of images
 that were acquired together.
 """
@@ -52,11 +52,11 @@ def stack_readings(
 
 
 def unstack_readings(
-    stacked: Float[Tensor, "kb c h w"], readings: Sequence[Reading]
-) -> Float[Tensor, "k b c h w"]:
-    """Split maps of a stack by reading, and flip the maps of mirrored readings back."""
+    stacked: Float[Tensor, "kb *map"], readings: Sequence[Reading], *, width: int = 3
+) -> Float[Tensor, "k b *map"]:
+    """Split maps of a stack by reading, and flip the maps of mirrored readings back; `width` is the axis to flip."""
     maps = stacked.unflatten(0, (len(readings), -1))
-    return torch.stack([m.flip(3) if r.mirrored else m for m, r in zip(maps, readings, strict=True)])
+    return torch.stack([m.flip(width) if r.mirrored else m for m, r in zip(maps, readings, strict=True)])
 
 
 def use_groups(network: nn.Module, rho: Sequence[float], learned: LayerWeights | None = None) -> GroupedMode:

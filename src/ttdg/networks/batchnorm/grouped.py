@@ -78,9 +78,15 @@ def _normalise(
     share = rho[:, None] if learned is None else torch.where(rho[:, None] == LEARNED, learned, rho[:, None])
     scale = layer.weight / (torch.lerp(var.expand_as(v), v, share) + layer.eps).sqrt()
     shift = layer.bias - torch.lerp(mean.expand_as(m), m, share) * scale
-    wide = (slice(None), None, slice(None), None, None)
-    y = torch.addcmul(shift[wide], x.unflatten(0, (len(rho), -1)), scale[wide])
-    return y.flatten(0, 1), m, v
+    if (
+        x.is_cpu and len(rho) == 1 and torch.is_grad_enabled()
+    ):  # one kernel computes the gradients of x, scale and shift
+        zero, one = torch.zeros_like(mean), torch.ones_like(var)
+        return torch.batch_norm(x, scale[0], shift[0], zero, one, False, 0.0, 0.0, False), m, v
+    # Shift and scale are repeated for each image: with a view of `x` by groups, the gradient of an in-place ReLU would
+    # make several copies.
+    shift, scale = (of.repeat_interleave(len(x) // len(rho), 0)[:, :, None, None] for of in (shift, scale))
+    return torch.addcmul(shift, x, scale), m, v
 
 
 def moments(x: Float[Tensor, "kb c h w"], groups: int) -> tuple[Float[Tensor, "k c"], Float[Tensor, "k c"]]:
