@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ttdg.adaptation import METHODS, adapt
-from ttdg.adaptation.judge.fit import fit_judge
+from ttdg.adaptation.universe.fit import fit_judges
 from ttdg.data import Arrays, Benchmark, Exact
 from ttdg.networks import NetworkSpec, Segmenter, level_channels
 from ttdg.networks import pyramid as levels
@@ -80,9 +80,9 @@ def judge_of(labels: int) -> Part:
     benchmark = Benchmark("noise", names, Exact({i: i for i in range(labels)}), regions, "minmax", 32)
     masks = torch.randint(labels, (4, 32, 32)).to(torch.uint8)
     arrays = Arrays(torch.randint(256, (4, 3, 32, 32)).to(torch.uint8), masks, tuple("abcd"))
-    judge = fit_judge(
+    judge = fit_judges(
         network, MorphologyPrior.from_part(a_prior(network)), {"site": arrays}, {"site": arrays}, benchmark,
-        draws=1, controls=True, mixing_steps=1,
+        draws=1, controls=True, mixing_steps=1, hospitals=2, learning_steps=2, learning_draw=16, folder_steps=30,
     )  # fmt: skip
     return Part(judge.tensors, {name: value for name, value in judge.settings.items() if name != "prior"})
 

@@ -32,6 +32,7 @@ from ttdg.adaptation.methods import (
 from ttdg.adaptation.options import Range
 from ttdg.adaptation.site_learning import self_training
 from ttdg.adaptation.universe import choice, gradient, literal
+from ttdg.adaptation.universe import method as universe
 from ttdg.errors import UserError, suggestion
 
 METHODS: dict[str, Method] = {
@@ -39,6 +40,7 @@ METHODS: dict[str, Method] = {
     "norm": norm.METHOD,
     "alpha-bn": alpha_bn.METHOD,
     "tent": tent.METHOD,
+    "universe": universe.METHOD,
     "universe-choice": choice.METHOD,
     "judge": judge.METHOD,
     "universe-gradient": gradient.METHOD,

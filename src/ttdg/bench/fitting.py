@@ -13,8 +13,8 @@ from typing import Any, get_args
 
 import torch
 
-from ttdg.adaptation.judge.fit import fit_judge
 from ttdg.adaptation.judge.readings import READING_SETS
+from ttdg.adaptation.universe.fit import fit_judges
 from ttdg.checkpoints import Model
 from ttdg.data import Sources
 from ttdg.errors import UserError, suggestion
@@ -73,13 +73,13 @@ def _fit_judge(source: FitSource, settings: Mapping[str, Any]) -> Part:
         raise UserError("a judge needs a prior, and this model has none; set `universe: 0.1` in the recipe")
     prior = MorphologyPrior.from_part(model.parts["prior"]).to(source.device)
     options = {"controls": True, "seed": source.seed, **settings}  # a table may ask for the control judges
-    part = fit_judge(model.network, prior, images.train, images.held_out, model.card.benchmark, **options)
+    part = fit_judges(model.network, prior, images.train, images.held_out, model.card.benchmark, **options)
     return replace(part, fitted=options)
 
 
 FITTERS: dict[str, Fitter] = {
     **{name: Fitter(fit_part, partial(_fit_extra, name)) for name in EXTRAS},
-    "judge": Fitter(fit_judge, _fit_judge),
+    "judge": Fitter(fit_judges, _fit_judge),
 }
 
 
@@ -99,8 +99,9 @@ def check_part_settings(part: str, settings: Mapping[str, Any]) -> None:
         if name in CHOICES:
             valid, expected = value in [*CHOICES[name]], f"one of {', '.join(CHOICES[name])}"
         elif int in kinds and name != "seed":
-            valid = type(value) in kinds and (value is None or value >= 1)
-            expected = "a whole number, at least 1"
+            least = 0 if name == "hospitals" else 1
+            valid = type(value) in kinds and (value is None or value >= least)
+            expected = f"a whole number, at least {least}"
         else:
             valid, expected = type(value) in kinds, f"{kinds[0].__name__}, such as {known[name].default!r}"
         if not valid:

@@ -93,6 +93,23 @@ def fit_judge_command(
             "--controls", help="Also fit the control judges, with a random and an untyped universe."
         ),
     ] = False,
+    hospitals: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Simulated hospitals that the method universe learns, to judge what it learns; 0 leaves it out.",
+        ),
+    ] = 8,
+    learning_rate: Annotated[
+        float, typer.Option(min=0.0, help="Learning rate of the method universe, here and at a new site.")
+    ] = 1e-4,
+    learning_steps: Annotated[int, typer.Option(min=1, help="Steps at each simulated hospital.")] = 100,
+    learning_draw: Annotated[
+        int, typer.Option(min=1, help="Images of each step, here and at a new site.")
+    ] = 16,
+    folder_steps: Annotated[
+        int, typer.Option(min=1, help="Steps of the method universe on a folder of a new site.")
+    ] = 300,
     seed: Annotated[int, typer.Option(help="Seed of the fit.")] = 0,
     again: AgainOption = False,
     device: DeviceOption = "auto",
@@ -103,8 +120,8 @@ def fit_judge_command(
     Example: [bold]ttdg fit-judge models/no-etis -d ~/data/polyp -b polyp[/bold]
     """
     from ttdg.adaptation import required_parts
-    from ttdg.adaptation.judge.fit import count_rounds
-    from ttdg.adaptation.judge.fit import fit_judge as fit
+    from ttdg.adaptation.universe.fit import count_fit_rounds
+    from ttdg.adaptation.universe.fit import fit_judges as fit
     from ttdg.prior import MorphologyPrior
 
     loaded = _load_unless_fitted(model, "judge", device, again)
@@ -118,9 +135,15 @@ def fit_judge_command(
         "mixing_steps": mixing_steps,
         "readings": readings,
         "controls": controls,
+        "hospitals": hospitals,
+        "learning_rate": learning_rate,
+        "learning_steps": learning_steps,
+        "learning_draw": learning_draw,
+        "folder_steps": folder_steps,
         "seed": seed,
     }
-    with progress_bar("fitting judge", count_rounds(given.held_out, draws)) as progress:
+    rounds = count_fit_rounds(given.held_out, draws, hospitals)
+    with progress_bar("fitting judge", rounds) as progress:
         judge = fit(
             loaded.network,
             prior,

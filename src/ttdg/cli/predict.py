@@ -39,7 +39,7 @@ def predict_command(
         str | None,
         typer.Option(
             help="online (adapt to each batch when it is answered) or folder (learn all images, then answer them). "
-            "Default: folder for methods that learn a site, such as self-training; online for all others.",
+            "Default: folder for methods that learn a site, such as universe and self-training; online for all others.",
             show_default=False,
         ),
     ] = None,
@@ -57,7 +57,7 @@ def predict_command(
 
     Example: [bold]ttdg predict -m models/no-etis -i new-site/ -o out/ --method judge[/bold]
 
-    Learn all images, then answer them: [bold]ttdg predict -m models/no-etis -i new-site/ -o out/ --method self-training
+    Learn all images, then answer them: [bold]ttdg predict -m models/no-etis -i new-site/ -o out/ --method universe
     --stream folder[/bold]
     """
     from ttdg.checkpoints import load

@@ -47,7 +47,7 @@ def test_a_full_memory_is_a_uniform_sample_of_the_stream():
         memory = ImageMemory(10, seed)
         for value in range(40):
             memory.add(torch.full((1, 1, 2, 2), float(value)) + torch.tensor([0.0, 0.5]).view(1, 1, 1, 2))
-        kept[memory.low[: len(memory)].long()] += 1
+        kept[memory.columns["low"][: len(memory)].long()] += 1
     assert (kept / 300 - 10 / 40).abs().max() < 0.1
 
 
@@ -83,3 +83,48 @@ def test_a_cleared_memory_repeats_its_random_numbers():
     memory.clear()
     memory.add(unit_images(8))
     assert torch.equal(memory.draw(4), first)
+
+
+@given(
+    capacity=st.none() | st.integers(1, 6),
+    batches=st.lists(st.lists(st.booleans(), min_size=1, max_size=5), min_size=1, max_size=8),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_notes_stay_with_their_images_and_leave_with_them(capacity, batches, seed):
+    """Image number i spans [i, i + 1], so that its stored minimum tells its number; False marks a broken image."""
+    memory, number = ImageMemory(capacity, seed), 0
+    for finite in batches:
+        numbers = torch.arange(number, number + len(finite))
+        images = numbers[:, None, None, None] + torch.tensor([0.0, 1.0]).expand(len(finite), 1, 2, 2)
+        images[~torch.tensor(finite), 0, 0, 0] = torch.nan
+        memory.add(images, number=numbers, square=torch.stack([numbers, numbers**2], 1).to(torch.uint8))
+        number += len(finite)
+    broken = {i for i, finite in enumerate(x for batch in batches for x in batch) if not finite}
+    if not len(memory):
+        assert len(broken) == number
+        return
+    rows = torch.arange(len(memory)).flip(0)
+    kept = memory.note("low", rows).long()
+    assert torch.equal(memory.note("number", rows), kept)
+    assert torch.equal(memory.note("square", rows), torch.stack([kept, kept**2], 1).to(torch.uint8))
+    assert len(set(kept.tolist())) == len(memory)
+    assert broken.isdisjoint(kept.tolist())
+
+
+def test_notes_of_images_of_another_size_replace_the_old_notes():
+    memory = ImageMemory(8, 0)
+    memory.add(unit_images(3), number=torch.arange(3))
+    memory.add(unit_images(2, size=16), number=torch.tensor([7, 8]))
+    assert memory.note("number", torch.arange(2)).tolist() == [7, 8]
+
+
+def test_a_loaded_memory_keeps_its_notes():
+    memory, other = ImageMemory(4, 0), ImageMemory(4, 0)
+    memory.add(unit_images(6), number=torch.arange(6))
+    other.load_state(memory.state(), torch.device("cpu"))
+    rows = torch.arange(4)
+    assert torch.equal(other.note("number", rows), memory.note("number", rows))
+    for each in (memory, other):
+        each.add(unit_images(5, seed=1), number=torch.arange(10, 15))
+    assert torch.equal(other.note("number", rows), memory.note("number", rows))

@@ -96,7 +96,7 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(fault):
     saved(a_batch(0))
     state, before = saved.state(), adapter.state()
     if fault != "another network":
-        prefix = "memory.pixels" if fault == "missing memory" else "teacher."
+        prefix = "memory.counts" if fault == "missing memory" else "teacher."
         state = {name: value for name, value in state.items() if not name.startswith(prefix)}
     with pytest.raises(UserError, match="saved with another network"):
         adapter.load_state(state)

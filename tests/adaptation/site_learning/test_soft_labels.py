@@ -28,6 +28,67 @@ def test_sharpening_keeps_the_order_and_sums_to_one():
     assert torch.allclose(sharpen(torch.tensor([[[[0.8]]]]), 2.0, "sigmoid"), torch.tensor(0.64 / 0.68))
 
 
+def blocks(p):
+    """Every value repeated over 4 × 4 pixels, so that the sub-grid on which areas are measured sees all values."""
+    return p.repeat_interleave(4, 2).repeat_interleave(4, 3)
+
+
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(2, 4), st.integers(5, 9), st.integers(5, 9)),
+    head=HEADS,
+    power=st.floats(1.0, 2.0),
+    seed=st.integers(0, 999),
+)
+@settings(max_examples=50, deadline=None)
+def test_sharpening_that_keeps_areas_keeps_the_mean_of_every_structure(shape, head, power, seed):
+    """The structures of a sigmoid head are those that cover at most half of the image: others converge slowly."""
+    generator = torch.Generator().manual_seed(seed)
+    bias = torch.randn(1, shape[1], 1, 1, generator=generator) - (2 if head == "sigmoid" else 0)
+    p = blocks(probabilities(torch.randn(shape, generator=generator) + bias, head))
+    area = p.mean((2, 3))
+    small = area <= (0.5 if head == "sigmoid" else 1.0)
+    drift = [(sharpen(p, power, head, keep).mean((2, 3)) - area).abs()[small] for keep in (True, False)]
+    assert (drift[0] < 0.01).all()
+    assert (drift[0] <= drift[1] + 1e-3).all()
+
+
+@given(shape=SHAPES, head=HEADS, seed=st.integers(0, 999))
+@settings(max_examples=30, deadline=None)
+def test_at_power_one_keeping_areas_changes_nothing(shape, head, seed):
+    p = probabilities(2 * torch.randn(shape, generator=torch.Generator().manual_seed(seed)), head)
+    for q in (sharpen(p, 1.0, head, keep_areas=True), sharpen(p, 1.0, head)):
+        assert torch.allclose(q, p, atol=1e-5)
+
+
+@given(
+    shape=SHAPES,
+    head=HEADS,
+    power=st.sampled_from([0.5, 1.0, 2.0, 4.0]),
+    scale=st.sampled_from([0.0, 1.0, 10.0, 200.0]),
+    seed=st.integers(0, 999),
+)
+@settings(max_examples=60, deadline=None)
+def test_sharpening_that_keeps_areas_gives_distributions_even_of_certain_predictions(
+    shape, head, power, scale, seed
+):
+    """A scale of 200 makes probabilities of exactly 0 and 1; a channel that is 0 everywhere has no area to keep."""
+    logits = scale * torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    logits[:, 0] -= 3 * scale
+    q = sharpen(probabilities(logits, head), power, head, keep_areas=True)
+    assert q.isfinite().all()
+    assert q.min() >= 0
+    assert q.max() <= 1 + 1e-6
+    if head == "softmax":
+        assert torch.allclose(q.sum(1), torch.ones(()), atol=1e-4)
+
+
+def test_a_faint_structure_survives_only_sharpening_that_keeps_its_area():
+    faint = torch.linspace(0.0, 0.4, 16).expand(16, 16)
+    p = blocks(torch.stack([1 - faint, faint])[None])
+    assert sharpen(p, 3.0, "softmax")[0, 1].mean() < 0.5 * faint.mean()
+    assert sharpen(p, 3.0, "softmax", keep_areas=True)[0, 1].mean() == pytest.approx(0.2, rel=0.02)
+
+
 def test_the_mean_over_mirror_images_undoes_the_mirror():
     logits = torch.randn(3, 2, 4, 6)
     assert torch.allclose(mirror_mean(torch.cat([logits, logits.flip(3)]), "softmax"), logits.softmax(1))

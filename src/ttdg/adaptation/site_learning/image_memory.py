@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 
 from ttdg.data.transforms import IMAGENET_MEAN, IMAGENET_STD, normalise
@@ -26,6 +26,10 @@ class ImageMemory:
     Once `capacity` images are stored, a new image replaces a random one, so that the memory is a uniform sample of the
     stream (reservoir sampling). Images of another size empty the memory. Images with a value that is not finite are
     not stored.
+
+    Attributes:
+        columns: tensors with one row for each image: `pixels`, the minimum `low` and maximum `high`, and the notes that
+            were given to `add`. Rows beyond the number of stored images are free.
     """
 
     def __init__(self, capacity: int | None, seed: int) -> None:
@@ -34,8 +38,7 @@ class ImageMemory:
 
     def clear(self) -> None:
         """Forget all images and restart the random numbers."""
-        self.pixels = torch.empty(0, dtype=torch.uint8)  # rows beyond `stored` are free
-        self.low, self.high = torch.empty(0), torch.empty(0)
+        self.columns: dict[str, Tensor] = {}
         self.stored = self.seen = 0
         self.normalised: Normalised | None = None
         self.generator = torch.Generator().manual_seed(self.seed)
@@ -43,34 +46,43 @@ class ImageMemory:
     def __len__(self) -> int:
         return self.stored
 
-    def add(self, images: Float[Tensor, "b c h w"]) -> None:
-        """Store the finite images of a batch."""
-        images = images[images.isfinite().flatten(1).all(1)].float()
+    @property
+    def pixels(self) -> UInt8[Tensor, "n c h w"]:
+        """The rows of all images; rows beyond the number of stored images are free."""
+        return self.columns["pixels"]
+
+    def add(self, images: Float[Tensor, "b c h w"], **notes: Shaped[Tensor, "b *_"]) -> None:
+        """Store the finite images of a batch, each with one row of every note."""
+        finite = images.isfinite().flatten(1).all(1)
+        if not finite.all():
+            images, notes = images[finite], {name: note[finite] for name, note in notes.items()}
         if not len(images):
             return
+        images = images.float()
         if len(self) and images.shape[1:] != self.pixels.shape[1:]:
             self.clear()
-        if self.normalised is None:
-            self.normalised = recognise(images)
-        raw, low, high = self._to_unit(images)
+        raw, low, high = self.to_unit(images)
         pixels = raw.mul(255).round_().clamp_(0, 255).to(torch.uint8)
         if placed := self._placed(len(pixels)):
             rows, chosen = list(placed), list(placed.values())
-            self._reserve(max(rows) + 1, pixels, low)
-            self.pixels[rows], self.low[rows], self.high[rows] = pixels[chosen], low[chosen], high[chosen]
+            new = {"pixels": pixels, "low": low, "high": high, **notes}
+            self._reserve(max(rows) + 1, new)
+            for name, column in self.columns.items():
+                column[rows] = new[name][chosen]
             self.stored = max(self.stored, max(rows) + 1)
 
-    def _reserve(self, rows: int, pixels: Tensor, low: Tensor) -> None:
+    def _reserve(self, rows: int, like: Mapping[str, Tensor]) -> None:
         """Make room for `rows` images; the room doubles, so that each image is copied a bounded number of times."""
-        if rows <= len(self.pixels):
+        room = len(self.pixels) if self.columns else 0
+        if rows <= room:
             return
-        room = max(rows, 2 * len(self.pixels), 16)
+        room = max(rows, 2 * room, 16)
         room = room if self.capacity is None else min(room, self.capacity)
-        larger = pixels.new_empty((room, *pixels.shape[1:])), low.new_empty(room), low.new_empty(room)
-        for new, old in zip(larger, (self.pixels, self.low, self.high), strict=True):
+        for name, values in like.items():
+            larger = values.new_empty((room, *values.shape[1:]))
             if self.stored:
-                new[: self.stored] = old[: self.stored]
-        self.pixels, self.low, self.high = larger
+                larger[: self.stored] = self.columns[name][: self.stored]
+            self.columns[name] = larger
 
     def _placed(self, count: int) -> dict[int, int]:
         """Return the rows to write, each with the number of its new image. A later image replaces an earlier one."""
@@ -92,7 +104,12 @@ class ImageMemory:
 
     def unit_images(self, rows: Int[Tensor, " n"]) -> Float[Tensor, "n c h w"]:
         """Return images in [0, 1]."""
-        return self.pixels[rows.to(self.pixels.device)].float().div_(255)
+        return self.note("pixels", rows).float().div_(255)
+
+    def note(self, name: str, rows: Int[Tensor, " n"]) -> Shaped[Tensor, "n *_"]:
+        """Return a column of some images."""
+        column = self.columns[name]
+        return column[rows.to(column.device)]
 
     def network_input(
         self, images: Float[Tensor, "n c h w"], rows: Int[Tensor, " n"]
@@ -100,14 +117,18 @@ class ImageMemory:
         """Normalise images in [0, 1], possibly augmented, as the images that were stored."""
         if self.normalised == "minmax" or self.normalised == "imagenet":
             return normalise(images, self.normalised)
-        rows = rows.to(self.low.device)
-        low, high = (x[rows][:, None, None, None] for x in (self.low, self.high))
+        low, high = (self.note(name, rows)[:, None, None, None] for name in ("low", "high"))
         return low + (high - low) * images
 
-    def _to_unit(
+    def to_unit(
         self, images: Float[Tensor, "b c h w"]
     ) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, " b"], Float[Tensor, " b"]]:
-        """Return the images in [0, 1], and the minimum and maximum of each image."""
+        """Return the images in [0, 1], and the minimum and maximum of each image.
+
+        The first call recognises how images are normalised.
+        """
+        if self.normalised is None:
+            self.normalised = recognise(images)
         low, high = images.amin((1, 2, 3)), images.amax((1, 2, 3))
         if self.normalised == "minmax":
             return images, low, high
@@ -121,18 +142,18 @@ class ImageMemory:
         how = -1 if self.normalised is None else get_args(Normalised).index(self.normalised)
         capacity = -1 if self.capacity is None else self.capacity
         return {
-            "pixels": self.pixels[: self.stored],
-            "low": self.low[: self.stored],
-            "high": self.high[: self.stored],
+            **{f"column.{name}": column[: self.stored] for name, column in self.columns.items()},
             "counts": torch.tensor([self.stored, self.seen, capacity, how]),
             "generator": self.generator.get_state(),
         }
 
     def load_state(self, state: Mapping[str, Tensor], device: torch.device) -> None:
         """Continue from a saved state, with the images on `device`."""
-        self.pixels, self.low, self.high = (
-            state[name].to(device, copy=True) for name in ("pixels", "low", "high")
-        )
+        self.columns = {
+            name.removeprefix("column."): value.to(device, copy=True)
+            for name, value in state.items()
+            if name.startswith("column.")
+        }
         self.stored, self.seen, capacity, how = state["counts"].tolist()
         self.capacity = None if capacity < 0 else capacity
         self.normalised = None if how < 0 else get_args(Normalised)[how]

@@ -55,10 +55,10 @@ class SelfTraining(GradientAdapter):
 
     def __init__(
         self, network: nn.Module, *, lr: float, steps: int, folder_steps: int, draw: int, capacity: int,
-        momentum: float, sharpness: float, dice: bool, head: losses.Head, seed: int,
+        momentum: float, sharpness: float, keep_areas: bool, dice: bool, head: losses.Head, seed: int,
     ) -> None:  # fmt: skip
         self.folder_steps, self.draw, self.momentum = folder_steps, draw, momentum
-        self.sharpness, self.head, self.seed = sharpness, head, seed
+        self.sharpness, self.keep_areas, self.head, self.seed = sharpness, keep_areas, head, seed
         self.device = next(network.parameters()).device
         if batchnorm.has_layers(network):
             batchnorm.use(network, batchnorm.EVAL)
@@ -79,11 +79,14 @@ class SelfTraining(GradientAdapter):
 
     def __call__(self, images: Images) -> Logits:
         """Store the batch, learn from the memory, and return the teacher's logits."""
-        self.memory.add(images)
+        self._remember(images)
         if len(self.memory):
             for _ in range(self.steps):
                 self._learn()
         return self.predict_frozen(images)
+
+    def _remember(self, images: Images) -> None:
+        self.memory.add(images)
 
     @torch.no_grad()
     def predict_frozen(self, images: Images) -> Logits:
@@ -94,9 +97,11 @@ class SelfTraining(GradientAdapter):
         """Learn a whole site: `folder_steps` steps on draws from all its images, at a falling learning rate."""
         self.memory = ImageMemory(None, self.seed)
         for images in site:
-            self.memory.add(images)
-        if not len(self.memory):
-            return
+            self._remember(images)
+        if len(self.memory):
+            self._take_folder_steps(progress)
+
+    def _take_folder_steps(self, progress: Progress = lambda done, total: None) -> None:
         for step in range(self.folder_steps):
             self._set_rate(self.lr * (1 - step / self.folder_steps) ** POWER)
             self._learn()
@@ -130,13 +135,16 @@ class SelfTraining(GradientAdapter):
             if self.device.type == "cuda":  # on a CPU, two batches of n are faster than one of 2n
                 batches = [torch.cat(batches)]
             logits = torch.cat([self._logits(self.teacher, images) for images in batches])
-            labels = sharpen(mirror_mean(logits, self.head), self.sharpness, self.head)
+            labels = self._sharpen(mirror_mean(logits, self.head))
             moved, weights = guided(labels, grid, *guide)
         with torch.enable_grad():
             loss = self.objective(self._logits(self.network, strong), moved, weights=weights)
         self._update(loss)
         ema_update(self._average, self.parameters, self._rate * self.loss.isfinite())
         return self.loss
+
+    def _sharpen(self, probabilities: Float[Tensor, "b l h w"]) -> Float[Tensor, "b l h w"]:
+        return sharpen(probabilities, self.sharpness, self.head, self.keep_areas)
 
     def _logits(self, network: nn.Module, images: Images) -> Logits:
         """Return logits in float32; the network computes in bfloat16 on a GPU."""
@@ -162,11 +170,11 @@ class SelfTraining(GradientAdapter):
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue from a saved state of the same network and options."""
-        memory = self.memory.state().keys()
         tensors = self._tensors()
-        saved_state.load_tensors(tensors, state, [f"memory.{name}" for name in memory])
+        saved_state.load_tensors(tensors, state, ["memory.counts", "memory.generator"])
         self.generator.set_state(tensors["views"])
-        self.memory.load_state({name: state[f"memory.{name}"] for name in memory}, self.device)
+        memory = {n.removeprefix("memory."): v for n, v in state.items() if n.startswith("memory.")}
+        self.memory.load_state(memory, self.device)
 
     def _tensors(self) -> dict[str, Tensor]:
         """The tensors that learning changes in place, and the state of the generator of views."""
@@ -189,6 +197,7 @@ def self_training(
     capacity: int = 512,
     momentum: float = 0.99,
     sharpness: float = 2.0,
+    keep_areas: bool = False,
     dice: bool = True,
     head: losses.Head = "softmax",
     seed: int = 0,
@@ -196,11 +205,35 @@ def self_training(
     """Build the adapter of method `self-training`."""
     return SelfTraining(
         network, lr=lr, steps=steps, folder_steps=folder_steps, draw=draw, capacity=capacity, momentum=momentum,
-        sharpness=sharpness, dice=dice, head=head, seed=seed,
+        sharpness=sharpness, keep_areas=keep_areas, dice=dice, head=head, seed=seed,
     )  # fmt: skip
 
 
 PILOT = "a pilot of this project on polyp and fundus sites"
+OPTIONS = {
+    "lr": LR.with_origin(PILOT),
+    "steps": STEPS.with_origin(PILOT),
+    "folder_steps": Option("gradient steps on a whole site, in the folder stream", PILOT, COUNT),
+    "draw": Option("images of each gradient step, drawn from the memory", PILOT, COUNT),
+    "capacity": Option(
+        "images that the memory of the online stream keeps, as bytes",
+        "this project: 512 images of 256 × 256 take 100 MB",
+        COUNT,
+    ),
+    "momentum": Option("share that the teacher keeps of its own weights at each step", PILOT, SHARE),
+    "sharpness": Option(
+        "power to which the teacher's probabilities are raised; 1 keeps them", PILOT, POSITIVE
+    ),
+    "keep_areas": Option(
+        "sharpen such that the area of each structure in each image stays the same",
+        "this project: false, as CBMT has no such rule",
+    ),
+    "dice": Option(
+        "add 1 − soft Dice of the structures to the loss", "this project: the loss of source training"
+    ),
+    "head": HEAD,
+    "seed": SEED,
+}
 METHOD = Method(
     build=self_training,
     summary="a student learns from its slow average under strong augmentation; all weights change",
@@ -212,25 +245,6 @@ METHOD = Method(
     predict="after",
     paper="after Tang et al., MICCAI 2023 (CBMT), without its class balance",
     origin=PILOT,
-    options={
-        "lr": LR.with_origin(PILOT),
-        "steps": STEPS.with_origin(PILOT),
-        "folder_steps": Option("gradient steps on a whole site, in the folder stream", PILOT, COUNT),
-        "draw": Option("images of each gradient step, drawn from the memory", PILOT, COUNT),
-        "capacity": Option(
-            "images that the memory of the online stream keeps, as bytes",
-            "this project: 512 images of 256 × 256 take 100 MB",
-            COUNT,
-        ),
-        "momentum": Option("share that the teacher keeps of its own weights at each step", PILOT, SHARE),
-        "sharpness": Option(
-            "power to which the teacher's probabilities are raised; 1 keeps them", PILOT, POSITIVE
-        ),
-        "dice": Option(
-            "add 1 − soft Dice of the structures to the loss", "this project: the loss of source training"
-        ),
-        "head": HEAD,
-        "seed": SEED,
-    },
+    options=OPTIONS,
     grid={"lr": (3e-5, 1e-4, 3e-4), "steps": (2, 4)},
 )

@@ -8,6 +8,10 @@ from ttdg.adaptation import losses
 from ttdg.adaptation.site_learning.strong_views import move_labels
 from ttdg.networks.losses import soft_dice
 
+AREA_STRIDE = 4  # of the pixels from which the areas of structures are estimated
+AREA_ITERATIONS = 12  # of the fixed-point iteration that keeps areas
+AREA_LIMIT = 3000.0  # largest factor of a channel
+
 Labels = Float[Tensor, "n l h w"]
 Weights = Float[Tensor, "n 1 h w"]  # of every pixel in the loss
 Guide = tuple[Labels, Float[Tensor, "n 1 1 1"], Weights]  # labels, their share in [0, 1], and weights
@@ -20,13 +24,33 @@ def mirror_mean(logits: Float[Tensor, "m l h w"], head: losses.Head) -> Labels:
 
 
 def sharpen(
-    probabilities: Float[Tensor, "b l h w"], power: float, head: losses.Head
+    probabilities: Float[Tensor, "b l h w"], power: float, head: losses.Head, keep_areas: bool = False
 ) -> Float[Tensor, "b l h w"]:
-    """Raise probabilities to a power and normalise: over the channels (softmax), or each against its complement."""
+    """Raise probabilities to a power and normalise: over the channels (softmax), or each against its complement.
+
+    With `keep_areas`, each channel of each image is scaled before it is normalised, such that its mean stays what it
+    was. Plain sharpening shrinks a structure whose probabilities are mostly below one half.
+    """
     powered = probabilities**power
+    if keep_areas:
+        powered = powered * _area_factors(probabilities, power, head)
     if head == "softmax":
-        return powered / powered.sum(1, keepdim=True)
-    return powered / (powered + (1 - probabilities) ** power)
+        return powered / powered.sum(1, keepdim=True).clamp(min=1e-12)
+    return powered / (powered + (1 - probabilities) ** power).clamp(min=1e-12)
+
+
+def _area_factors(probabilities: Labels, power: float, head: losses.Head) -> Float[Tensor, "b l 1 1"]:
+    """Factors of the channels with which sharpening keeps their means, by fixed-point iteration on a sub-grid."""
+    p = probabilities[..., ::AREA_STRIDE, ::AREA_STRIDE]
+    powered, others = p**power, (1 - p) ** power
+    target = p.mean((2, 3), keepdim=True).clamp(min=1e-6)
+    factors = torch.ones_like(target)
+    for _ in range(AREA_ITERATIONS):
+        scaled = powered * factors
+        total = scaled.sum(1, keepdim=True) if head == "softmax" else scaled + others
+        mean = (scaled / total.clamp(min=1e-12)).mean((2, 3), keepdim=True).clamp(min=1e-6)
+        factors = (factors * target / mean).clamp(1 / AREA_LIMIT, AREA_LIMIT)
+    return factors
 
 
 def guided(labels: Labels, grid: Float[Tensor, "n h w 2"], *guide: Tensor) -> tuple[Labels, Weights | None]:

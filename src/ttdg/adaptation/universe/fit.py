@@ -1,0 +1,156 @@
+"""Fitting the judge of a learned site: the learner runs at simulated hospitals, where the true Dice is known."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ttdg.adaptation.judge.fit import count_rounds, fit_judge
+from ttdg.adaptation.judge.regressor import feature_matrix, fit_regressor
+from ttdg.adaptation.site_learning.home import HomeStatistics, describe
+from ttdg.adaptation.site_learning.image_memory import ImageMemory
+from ttdg.adaptation.universe.learner import UniverseLearner
+from ttdg.adaptation.universe.site_judge import SITE_EVIDENCE, signal_names
+from ttdg.data import Arrays, Benchmark, normalise
+from ttdg.data.shifts import simulate
+from ttdg.metrics import dice, region_masks, region_probabilities
+from ttdg.prior import MorphologyPrior
+from ttdg.types import Part
+
+HOSPITAL = 64  # largest number of images of a simulated hospital
+HOME_EVERY = 4  # every fourth hospital is a source site as it is
+BATCH = 4  # images that share BatchNorm statistics in the judge's readings
+DESCRIBED = 128  # images of each source site from which its statistics are measured
+
+
+def fit_judges(
+    network: nn.Module,
+    prior: MorphologyPrior,
+    train: Mapping[str, Arrays],
+    held_out: Mapping[str, Arrays],
+    benchmark: Benchmark,
+    *,
+    hospitals: int = 8,
+    learning_rate: float = 1e-4,
+    learning_steps: int = 100,
+    learning_draw: int = 16,
+    folder_steps: int = 300,
+    draws: int | None = None,
+    mixing_steps: int = 100,
+    readings: str = "four",
+    controls: bool = False,
+    seed: int = 0,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Part:
+    """Fit the part "judge": the judge of readings, then the judge of a learned site.
+
+    Args:
+        network: the source network, which is not changed.
+        prior: its morphology prior.
+        train: training images by site, with masks.
+        held_out: images by site, with masks, that the network was not trained on.
+        benchmark: labels, regions and normalisation.
+        hospitals: simulated hospitals at which the learner runs. With 0, the part does not serve method `universe`.
+        learning_rate: of the learner, here and later at a site.
+        learning_steps: steps of the learner at a simulated hospital.
+        learning_draw: images of each step, here and later at a site.
+        folder_steps: steps of the learner at a site.
+        draws: see `fit_judge`.
+        mixing_steps: see `fit_judge`.
+        readings: see `fit_judge`.
+        controls: see `fit_judge`.
+        seed: seed of all random draws.
+        progress: called after each of `count_fit_rounds` rounds, with the number of rounds done.
+    """
+    judge = fit_judge(
+        network, prior, train, held_out, benchmark, draws=draws, mixing_steps=mixing_steps, readings=readings,
+        controls=controls, seed=seed, progress=progress,
+    )  # fmt: skip
+    if not hospitals:
+        return judge
+    device = next(network.parameters()).device
+    home = HomeStatistics.of([_descriptions(site, benchmark, device) for site in train.values()])
+    learning = {
+        "lr": learning_rate, "steps": learning_steps, "folder_steps": folder_steps, "draw": learning_draw,
+    }  # fmt: skip
+    judge = replace(
+        judge,
+        tensors={**judge.tensors, "home.mean": home.mean.cpu(), "home.deviation": home.deviation.cpu()},
+        settings={**judge.settings, "learning": learning},
+    )
+    learner = UniverseLearner(
+        copy.deepcopy(network), prior.to_part(), judge, evidence="all", random_universe=False, first=0.25, carried=0.5,
+        weigh=True, margin=0.0, warm_up=0, site_judge=False, lr=learning_rate, steps=1, folder_steps=learning_steps,
+        draw=learning_draw, capacity=HOSPITAL, momentum=0.99, sharpness=2.0, keep_areas=True, dice=True,
+        head="softmax", seed=seed,
+    )  # fmt: skip
+    tables, done = [], count_rounds(held_out, draws)
+    for number, (images, labels) in enumerate(_hospitals(held_out, hospitals, seed, device), 1):
+        tables.append(_evidence(learner, normalise(images, benchmark.normalisation), labels, benchmark))
+        progress(done + number)
+    return _with_regressors(judge, tables, seed)
+
+
+def count_fit_rounds(held_out: Mapping[str, Arrays], draws: int | None = None, hospitals: int = 8) -> int:
+    """Number of rounds of `fit_judges`, and of calls of its `progress`."""
+    return count_rounds(held_out, draws) + hospitals
+
+
+def _descriptions(site: Arrays, benchmark: Benchmark, device: torch.device) -> Float[Tensor, "n f"]:
+    """Descriptions of images spread over the site."""
+    rows = torch.linspace(0, len(site.cases) - 1, min(DESCRIBED, len(site.cases))).long()
+    images = normalise(site.images[rows].to(device).float() / 255, benchmark.normalisation)
+    return describe(ImageMemory(None, 0).to_unit(images)[0])
+
+
+def _hospitals(
+    held_out: Mapping[str, Arrays], count: int, seed: int, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Images in [0, 1] and labels of each hospital: held-out images of one site, under one shift or as they are."""
+    sites = [site for site in held_out.values() if site.cases]
+    for number in range(count):
+        site = sites[number % len(sites)]
+        assert site.masks is not None
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + number)
+        rows = torch.randperm(len(site.cases), generator=generator)[:HOSPITAL]
+        images, labels = site.images[rows].to(device).float() / 255, site.masks[rows].to(device).long()
+        if number % HOME_EVERY:
+            images, labels = simulate(images, labels, generator, group=len(images))
+        yield images, labels
+
+
+def _evidence(
+    learner: UniverseLearner, images: Tensor, labels: Tensor, benchmark: Benchmark
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Learn a hospital; return signals (k n) by name and Dice (n k r) of the candidates."""
+    learner.reset()
+    learner.learn_always(images.split(BATCH))
+    signals: list[dict[str, Tensor]] = []
+    scores: list[Tensor] = []
+    with torch.no_grad():
+        for x, y in zip(images.split(BATCH), labels.split(BATCH), strict=True):
+            P, of_batch = learner.evidence(x)
+            signals.append(of_batch)
+            truth, logits = region_masks(y, benchmark.regions), P.clamp(min=1e-7).log()
+            scores.append(
+                torch.stack([dice(region_probabilities(p, benchmark.regions), truth) for p in logits], 1)
+            )
+    return {name: torch.cat([s[name] for s in signals], 1) for name in signals[0]}, torch.cat(scores)
+
+
+def _with_regressors(judge: Part, tables: list[tuple[dict[str, Tensor], Tensor]], seed: int) -> Part:
+    """Add one regressor for each kind of evidence to the part."""
+    signals = {name: torch.cat([table[name] for table, _ in tables], 1) for name in tables[0][0]}
+    scores = torch.cat([score for _, score in tables])
+    hospital = torch.cat([score.new_full((len(score),), n).long() for n, (_, score) in enumerate(tables)])
+    tensors: dict[str, Any] = dict(judge.tensors)
+    used: dict[str, list[str]] = {}
+    for kind in SITE_EVIDENCE:
+        used[kind] = signal_names(list(signals), kind)
+        regressor = fit_regressor(feature_matrix(signals, used[kind]), scores, hospital, seed=seed)
+        tensors |= {f"site.{kind}.{name}": value.cpu() for name, value in regressor.tensors().items()}
+    return replace(judge, tensors=tensors, settings={**judge.settings, "site_signals": used})

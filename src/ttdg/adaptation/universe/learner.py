@@ -1,0 +1,244 @@
+"""The adapter of method "universe": self-training in which the judge and the universe decide whom to believe."""
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ttdg.adaptation.adapter import Assessment, Images, Logits, Progress, SelfAssessing
+from ttdg.adaptation.judge.method import EvidenceKind, choose
+from ttdg.adaptation.site_learning.home import HomeStatistics, describe
+from ttdg.adaptation.site_learning.image_memory import ImageMemory
+from ttdg.adaptation.site_learning.self_training import SelfTraining
+from ttdg.adaptation.site_learning.soft_labels import Guide, mirror_mean, sharpen
+from ttdg.adaptation.universe.carried_labels import SitePoints, SiteSums, carry, source_points
+from ttdg.adaptation.universe.site_judge import (
+    ADAPTED,
+    CANDIDATES,
+    UNADAPTED,
+    SiteJudge,
+    site_signals,
+    stack_candidates,
+)
+from ttdg.adaptation.universe.source_reading import Features, SourceReader, SourceReading
+from ttdg.adaptation.universe.stored_labels import StoredLabels, as_bytes, notes
+from ttdg.types import Part
+
+CHUNK = 16  # images of a pass over the memory
+JUDGED = 4  # images that share BatchNorm statistics in the judge's readings
+ITERATIONS = 2  # of the estimate of the site's points
+REFRESHES = 3  # of the carried labels while a folder is learned
+DOUBT = 2.0  # standard deviations of the expected gain by which a site must lose before the source is kept
+
+
+class UniverseLearner(SelfTraining, SelfAssessing):
+    """Learns a site from the judge's labels first, then from the teacher's, with labels carried along the matching.
+
+    `reader` predicts with the source network, whose weights never change. For each stored image the memory keeps the
+    judge's labels and expected Dice, and the labels carried through the universe. Without a `site_judge` every answer
+    is the adapted network's.
+    """
+
+    def __init__(
+        self, network: nn.Module, prior: Part, judge: Part, *, evidence: EvidenceKind, random_universe: bool,
+        first: float, carried: float, weigh: bool, margin: float, warm_up: int, site_judge: bool = True,
+        **learning: Any,
+    ) -> None:  # fmt: skip
+        self.reader = SourceReader(copy.deepcopy(network), prior, judge, evidence, random_universe)
+        self.prior = self.reader.prior
+        self.first, self.carried, self.weigh = first, carried, weigh
+        self.margin, self.warm_up = margin, warm_up
+        device = next(network.parameters()).device
+        self.source = source_points(self.prior)
+        self.site_judge = SiteJudge(judge, evidence, device) if site_judge else None
+        self.home = HomeStatistics(*(judge.tensors[f"home.{x}"].to(device) for x in ("mean", "deviation")))
+        members = len(self.site_judge.regressor.weights) if self.site_judge else 1
+        # Tensors that learning changes in place, besides those of self-training.
+        self.site = SitePoints(self.source.points.clone(), self.source.labels.clone())
+        self.steps_taken = torch.zeros(2, dtype=torch.long)  # all, and those at the last refresh
+        # Sums over the images seen, and their number: descriptions, and expected gains by member of the ensemble.
+        self.described = torch.zeros(self.home.mean.shape[1] + 1, device=device)
+        self.gains = torch.zeros(members + 1, device=device)
+        self._last: Assessment | None = None
+        super().__init__(network, **learning)
+
+    def __call__(self, images: Images) -> Logits:
+        """Store the batch, learn unless the site is like home, and answer."""
+        reading = self.reader.read(images)
+        self._store(images, reading)
+        if len(self.memory) and not self.like_home:
+            for _ in range(self.steps):
+                self._learn()
+        return self._respond(images, reading, counting=True)
+
+    @property
+    def like_home(self) -> bool:
+        """True if the images seen so far cannot be told from those of a source site."""
+        *total, count = self.described.unbind()
+        return self.home.like_home(torch.stack(total) / count.clamp(min=1), int(count))
+
+    def learn(self, site: Iterable[Images], progress: Progress = lambda done, total: None) -> None:
+        """Learn a whole site, unless it is like home, and decide whether the source is kept as the fallback."""
+        super().learn(site, progress)
+        if self.site_judge is not None and int(self.steps_taken[0]):
+            self.gains.zero_()
+            for rows in torch.arange(len(self.memory)).split(JUDGED):
+                images = self._stored_images(rows)
+                self._respond(images, self.reader.read(images), counting=True)
+
+    def learn_always(self, site: Iterable[Float[Tensor, "_b c h w"]]) -> None:
+        """Learn a whole site even if it is like home, and do not judge it; for the fit of the site's judge."""
+        self.memory = ImageMemory(None, self.seed)
+        for images in site:
+            self._remember(images)
+        super()._take_folder_steps()
+
+    def _take_folder_steps(self, progress: Progress = lambda done, total: None) -> None:
+        if not self.like_home:
+            super()._take_folder_steps(progress)
+
+    def _remember(self, images: Images) -> None:
+        self._store(images, self.reader.read(images))
+
+    @torch.no_grad()
+    def _store(self, images: Images, reading: SourceReading) -> None:
+        finite = images.isfinite().flatten(1).all(1)
+        if not finite.any():
+            return
+        described = describe(self.memory.to_unit(images[finite].float())[0])
+        usable = described.isfinite().all(1)
+        self.described += torch.cat([described[usable].sum(0), usable.sum()[None].to(described)])
+        carried = carry(self.site, reading.features, self.prior.spec.tau)
+        self.memory.add(images, **notes(reading.logits.softmax(1), reading.assessment.dice, carried))
+
+    def _learn(self) -> None:
+        since = int(self.steps_taken[0] - self.steps_taken[1])
+        if self.carried and (not self.steps_taken[0] or since >= max(1, self.folder_steps // REFRESHES)):
+            self._refresh()
+        super()._learn()
+        self.steps_taken[0] += 1
+
+    @torch.no_grad()
+    def _refresh(self) -> None:
+        """Estimate the points of the site from its sure images, and carry their labels to all stored images."""
+        tau, stored, site = self.prior.spec.tau, StoredLabels(self.memory), self.source
+        parts, certainty = torch.arange(len(self.memory)).split(CHUNK), stored.certainty()
+        for _ in range(ITERATIONS):
+            sums = SiteSums(site, self.source, tau)
+            for rows in parts:
+                images = self._stored_images(rows)
+                projected = self.reader.features(images)
+                size = projected.shape[2:]
+                if self.steps_taken[0]:
+                    labels = F.interpolate(self._mirrored(self.teacher, images), size=size, mode="area")
+                else:
+                    labels = stored.labels("judged", rows, size)
+                sums.add(projected, labels, certainty[rows.to(certainty.device)])
+            site = sums.result()
+        for rows in parts:
+            carried = as_bytes(carry(site, self.reader.features(self._stored_images(rows)), tau))
+            self.memory.columns["carried"][rows.to(carried.device)] = carried
+        self.site.points.copy_(site.points)
+        self.site.labels.copy_(site.labels)
+        self.steps_taken[1] = self.steps_taken[0]
+
+    @torch.no_grad()
+    def _guide(self, rows: Int[Tensor, " n"]) -> Guide:
+        """The judge's labels during the first steps; labels carried to unsure images; weights of the images."""
+        stored, size = StoredLabels(self.memory), self.memory.pixels.shape[2:]
+        labels = sharpen(stored.labels("carried", rows, size), self.sharpness, self.head)
+        on_device = rows.to(labels.device)
+        share = self.carried * (1 - stored.ranks()[on_device])[:, None, None, None]
+        if self.steps_taken[0] < self.first * self.folder_steps:
+            judged = self._sharpen(stored.labels("judged", rows, size))
+            labels, share = judged.lerp(labels, share), torch.ones_like(share)
+        weights = stored.weights()[on_device] if self.weigh else labels.new_ones(len(rows))
+        return labels, share, weights[:, None, None, None].expand(-1, 1, *size).contiguous()
+
+    def predict_frozen(self, images: Images) -> Logits:
+        """Return the log-probabilities of the chosen candidate of each image; the judge's while nothing is learned."""
+        return self._respond(images, self.reader.read(images))
+
+    @torch.no_grad()
+    def _respond(self, images: Images, reading: SourceReading, counting: bool = False) -> Logits:
+        """Choose between the candidates of each image; `counting` adds the expected gains to those of the site."""
+        if not int(self.steps_taken[0]):
+            self._last = reading.assessment
+            return reading.logits
+        P, *prediction = self._answer(self._opinions, images, reading.logits, reading.features)
+        members, dice, half_width = prediction
+        chosen, self._last = torch.full((len(images),), ADAPTED, device=images.device), None
+        if self.site_judge is not None:
+            if counting and self.steps_taken[0] >= self.warm_up:
+                self._count_gains(members)
+            chosen = choose(members, ADAPTED if self.gaining else UNADAPTED, self.margin)
+            pick = chosen[:, None]
+            names = tuple(CANDIDATES[i] for i in chosen.tolist())
+            self._last = Assessment(names, dice.gather(1, pick)[:, 0], half_width.gather(1, pick)[:, 0])
+        return P[chosen, torch.arange(len(images), device=images.device)].clamp(min=1e-7).log()
+
+    @property
+    def gaining(self) -> bool:
+        """False if too few steps were taken, or if the adapted network is expected to lose on the whole site."""
+        if self.steps_taken[0] < self.warm_up:
+            return False
+        *total, count = self.gains.unbind()
+        gain = torch.stack(total) / count.clamp(min=1)
+        spread = gain.std() if len(gain) > 1 else 0.0
+        return bool(gain.mean() + DOUBT * spread >= 0)
+
+    def _count_gains(self, members: Float[Tensor, "e b k"]) -> None:
+        gain = (members[..., ADAPTED] - members[..., UNADAPTED]).nan_to_num(0.0)
+        self.gains += torch.cat([gain.sum(1), gain.new_tensor([gain.shape[1]])])
+
+    def _opinions(self, images: Images, unadapted: Logits, features: Features) -> tuple[Tensor, ...]:
+        """Probabilities of the candidates, and the fields of their predicted Dice."""
+        P = stack_candidates(unadapted.softmax(1), self._mirrored(self.teacher, images))
+        if self.site_judge is None:
+            nothing = P.new_zeros(1, P.shape[1], len(P))
+            return P, nothing, nothing[0], nothing[0]
+        predicted = self.site_judge.predict(self._signals(images, features, P))
+        return P, predicted.members, predicted.dice, predicted.half_width
+
+    def evidence(self, images: Images) -> tuple[Float[Tensor, "3 b l h w"], dict[str, Float[Tensor, "3 b"]]]:
+        """Probabilities and signals of the candidates, from which the site's judge is fitted."""
+        reading = self.reader.read(images)
+        P = stack_candidates(reading.logits.softmax(1), self._mirrored(self.teacher, images))
+        return P, self._signals(images, reading.features, P)
+
+    def _signals(self, images: Images, features: Features, P: Tensor) -> dict[str, Tensor]:
+        judge = self.reader.judge
+        return site_signals(self.prior, judge.locations, judge.regions, images, features, P)
+
+    def _mirrored(self, network: nn.Module, images: Images) -> Float[Tensor, "b l h w"]:
+        """Probabilities averaged over the image and its mirror image."""
+        return mirror_mean(self._logits(network, torch.cat([images, images.flip(3)])), self.head)
+
+    def _stored_images(self, rows: Int[Tensor, " n"]) -> Images:
+        return self.memory.network_input(self.memory.unit_images(rows), rows)
+
+    def assessment(self) -> Assessment | None:
+        """Chosen candidates of the last batch with their expected Dice; None before the first batch."""
+        return self._last
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Return to the source, and forget all images and everything measured on them."""
+        super().reset()
+        self.reader.judge.reset()
+        self.site.points.copy_(self.source.points)
+        self.site.labels.copy_(self.source.labels)
+        for value in (self.steps_taken, self.described, self.gains):
+            value.zero_()
+        self._last = None
+
+    def _tensors(self) -> dict[str, Tensor]:
+        own: Mapping[str, Tensor] = {
+            "points": self.site.points, "labels": self.site.labels, "steps": self.steps_taken,
+            "described": self.described, "gains": self.gains,
+        }  # fmt: skip
+        return super()._tensors() | {f"universe.{name}": value for name, value in own.items()}

@@ -1,0 +1,114 @@
+"""The method "universe": learns a site by self-training in which the judge and the universe decide whom to believe.
+
+After Lv et al., Test-Time Domain Generalization via Universe Learning, CVPR 2025: the unlabelled images of a site train
+the network, and the matching of all images to one universe says what to learn. In contrast to the paper, the loss is
+that of a weak–strong mean teacher (`self-training`), because the descent on the matching alone gains no more with the
+learned universe than with a random one (`universe-gradient`, docs/decisions.md). The universe and the judge act on the
+labels of this teacher:
+
+1. A site that looks like a source site is not learned; the judge answers (`ttdg.adaptation.site_learning.home`).
+2. The judge's predictions are the labels of the first steps. Later labels are the teacher's.
+3. Images count in proportion to the square of the Dice that the judge expects.
+4. Unsure images take labels that sure images of the site carry to them along the matching
+   (`ttdg.adaptation.universe.carried_labels`).
+5. Sharpening keeps the area of each structure, so that boundaries do not move.
+6. For each image, a second judge chooses between the judge's prediction, which is not adapted, the adapted one and
+   their mean (`ttdg.adaptation.universe.site_judge`). The fallback is the adapted prediction. It is the judge's in the
+   first steps of the online stream, and if the whole site is expected to lose.
+"""
+
+from typing import Any, Literal
+
+from torch import nn
+
+from ttdg.adaptation.adapter import Method
+from ttdg.adaptation.judge.method import EvidenceKind
+from ttdg.adaptation.options import SHARE, WEIGHT, Option, Range
+from ttdg.adaptation.site_learning.self_training import OPTIONS
+from ttdg.adaptation.universe.learner import UniverseLearner
+from ttdg.errors import UserError
+from ttdg.types import Part
+
+LearnerVariant = Literal["full", "no-universe", "random-universe"]
+
+
+def universe(
+    network: nn.Module,
+    prior: Part,
+    part: Part,
+    *,
+    rate: float = 1.0,
+    steps: int = 4,
+    folder_steps: int = 0,
+    draw: int = 0,
+    capacity: int = 512,
+    momentum: float = 0.99,
+    sharpness: float = 2.0,
+    keep_areas: bool = True,
+    dice: bool = True,
+    first: float = 0.25,
+    carried: float = 0.5,
+    weigh: bool = True,
+    margin: float = 0.0,
+    choice: bool = True,
+    variant: LearnerVariant = "full",
+    seed: int = 0,
+) -> UniverseLearner:
+    """Build the learner from the parts "prior" and "judge"."""
+    if "site_signals" not in part.settings:
+        raise UserError("the judge was fitted without learned hospitals; fit the part 'judge' again")
+    fitted = part.settings["learning"]
+    learning: dict[str, Any] = {
+        "lr": rate * fitted["lr"],
+        "folder_steps": folder_steps or fitted["folder_steps"],
+        "draw": draw or fitted["draw"],
+    }
+    evidence: EvidenceKind = "all" if variant == "full" else "no-universe"
+    return UniverseLearner(
+        network, prior, part, evidence=evidence, random_universe=variant == "random-universe", first=first,
+        carried=0.0 if variant == "no-universe" else carried, weigh=weigh, margin=margin, warm_up=fitted["steps"],
+        site_judge=choice,
+        steps=steps, capacity=capacity, momentum=momentum, sharpness=sharpness, keep_areas=keep_areas, dice=dice,
+        head="softmax", seed=seed, **learning,
+    )  # fmt: skip
+
+
+CHOSEN = "this project: chosen at simulated hospitals (docs/measurements.md)"
+FITTED = "the judge: the value with which it was fitted at simulated hospitals"
+METHOD = Method(
+    build=universe,
+    summary="learns the site by self-training; the judge and the universe decide which labels to believe",
+    adapts="all weights",
+    norm="EVAL",
+    memory=True,
+    forwards=58,  # 4 steps as self-training; judge, features, adapted answer both ways, and the first refresh
+    backwards=16,
+    predict="after",
+    paper="after Lv et al., CVPR 2025",
+    origin="chosen at simulated hospitals",
+    options={
+        **{name: option for name, option in OPTIONS.items() if name not in ("head", "lr")},
+        "rate": Option(
+            "learning rate of AdamW, as a factor of the rate with which the judge was fitted", FITTED, WEIGHT
+        ),
+        "folder_steps": Option(
+            "gradient steps on a whole site; 0 takes the judge's number", FITTED, Range(0.0)
+        ),
+        "draw": Option("images of each gradient step; 0 takes the judge's number", FITTED, Range(0.0)),
+        "keep_areas": OPTIONS["keep_areas"].with_origin(CHOSEN),
+        "first": Option("share of the folder steps in which the judge's labels are learned", CHOSEN, SHARE),
+        "carried": Option("share of the carried labels in the labels of the least sure image", CHOSEN, SHARE),
+        "weigh": Option("weigh images by the square of their expected Dice", CHOSEN),
+        "margin": Option(
+            "smallest expected gain in Dice for which an image leaves the fallback", CHOSEN, Range(0.0)
+        ),
+        "choice": Option("let the judge choose between source and adapted predictions", CHOSEN),
+        "variant": Option(
+            "full, or a control: neither universe signals nor carried labels, or a random universe",
+            "this project",
+        ),
+    },
+    needs=("BatchNorm", "encode/decode"),
+    parts=("prior", "judge"),
+    grid={"rate": (0.3, 1.0, 3.0), "steps": (2, 4)},
+)

@@ -1,0 +1,55 @@
+"""What the learner's memory keeps of each image besides its pixels: two kinds of labels, and the expected Dice."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+from torch.nn import functional as F
+
+from ttdg.adaptation.site_learning.image_memory import ImageMemory
+
+STRIDE = 2  # of the judge's labels, in pixels
+LEAST = 0.05  # lower bound of an expected Dice, so that every image has some weight
+
+Rows = Int[Tensor, " n"]
+
+
+def notes(
+    judged: Float[Tensor, "b l h w"], expected: Float[Tensor, " b"], carried: Float[Tensor, "b l y x"]
+) -> dict[str, Tensor]:
+    """The columns of a batch: label probabilities as bytes, and the expected Dice."""
+    small = F.avg_pool2d(judged, STRIDE, ceil_mode=True)
+    return {"judged": as_bytes(small), "expected": expected.float(), "carried": as_bytes(carried)}
+
+
+def as_bytes(probabilities: Float[Tensor, "b l y x"]) -> UInt8[Tensor, "b l y x"]:
+    """Probabilities in steps of 1/255."""
+    return probabilities.mul(255).round().to(torch.uint8)
+
+
+class StoredLabels:
+    """Reads the columns of a memory."""
+
+    def __init__(self, memory: ImageMemory) -> None:
+        self.memory = memory
+        self.expected: Float[Tensor, " n"] = memory.columns["expected"][: len(memory)]
+
+    def labels(self, name: str, rows: Rows, size: Sequence[int]) -> Float[Tensor, "n l h w"]:
+        """Label probabilities of some images, "judged" or "carried", at a given size."""
+        stored = self.memory.note(name, rows).float() + 1e-3
+        resized = F.interpolate(stored, size=tuple(size), mode="bilinear")
+        return resized / resized.sum(1, keepdim=True)
+
+    def ranks(self) -> Float[Tensor, " n"]:
+        """Rank of the expected Dice of every image, from 0 (least sure) to 1."""
+        return self.expected.argsort().argsort() / max(len(self.expected) - 1, 1)
+
+    def certainty(self) -> Float[Tensor, " n"]:
+        """Expected Dice of the surer half of the images; 0 for the others."""
+        return torch.where(self.ranks() > 0.5, self.expected, 0.0)
+
+    def weights(self) -> Float[Tensor, " n"]:
+        """Squares of the expected Dice, divided by their mean."""
+        squares = self.expected.clamp(LEAST, 1).square()
+        return squares / squares.mean()
