@@ -28,6 +28,9 @@ def demo_command(
 
     with progress_bar("scoring", len(SITES) * len(SHOWN)) as progress:
         result = run_demo(out, cases=cases, say=typer.echo, progress=progress)
-    title = f"online, batch 8; the model was not trained on {result.target}"
+    title = (
+        f"batch 8; universe learns each folder before it answers, the others adapt online; "
+        f"the model was not trained on {result.target}"
+    )
     Console().print(scores_table(summarise(result.evaluations), title))
     typer.echo(f"picture: {result.picture}\npage:    {result.page}")

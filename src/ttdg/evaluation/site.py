@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ttdg.adaptation import METHODS, adapt, seed_all
 from ttdg.checkpoints import Model, ModelCard
@@ -14,7 +15,7 @@ from ttdg.errors import UserError
 from ttdg.evaluation.evaluate import Evaluation, evaluate
 from ttdg.evaluation.scoring import measure_all
 from ttdg.evaluation.streams import Stream, TargetStream
-from ttdg.types import Batch
+from ttdg.types import Batch, Regions
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ def evaluate_site(
     surfaces: bool = False,
     workers: int | None = None,
     progress: Callable[[int], None] = lambda done: None,
+    answered: Callable[[Tensor], None] = lambda logits: None,
 ) -> Evaluation:
     """Adapt to a labelled site and score every image.
 
@@ -55,6 +57,7 @@ def evaluate_site(
         surfaces: Also measure HD95 and ASSD, which cost more than all other metrics.
         workers: Threads that read images.
         progress: Called with the number of images answered so far.
+        answered: Called with the logits of every batch of the final pass, in the order of the images.
     """
     cases = list(split(site.cases)[1] if held_out else site.cases)
     if not cases:
@@ -76,9 +79,15 @@ def evaluate_site(
     )
     seed_all(setting.seed)
     adapter = adapt(model, setting.method, **(options or {}))
+    score = measure_all(surfaces)
+
+    def measure(logits: Tensor, labels: Tensor, regions: Regions) -> dict[str, Tensor]:
+        answered(logits)
+        return score(logits, labels, regions)
+
     result = evaluate(
         adapter, [target], setting.stream, setting.batch, readable.regions,
-        memory=METHODS[setting.method].memory, measure=measure_all(surfaces),
+        memory=METHODS[setting.method].memory, measure=measure,
     )  # fmt: skip
     about = {
         **asdict(setting), "cases": "held-out" if held_out else "all", "shuffled": shuffle,

@@ -2,23 +2,24 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from ttdg.adaptation import adapt
 from ttdg.checkpoints import Model, load
 from ttdg.data import Benchmark, Site, find_sites, load_arrays, load_benchmark
 from ttdg.data.synthetic import SITES, write_benchmark
 from ttdg.evaluation.evaluate import Evaluation
 from ttdg.evaluation.records import write_wide
-from ttdg.evaluation.site import Setting, benchmark_for_model, device_batches, evaluate_site
+from ttdg.evaluation.site import Setting, benchmark_for_model, evaluate_site
 from ttdg.report.figures.panels import Panel, draw_panels, write_demo_page
 from ttdg.report.terminal import summarise
 
 BATCH = 8
-SHOWN = ("source", "norm", "tent", "judge")
+SHOWN = ("source", "norm", "tent", "judge", "universe")
+FOLDER = ("universe",)  # methods that learn the whole site before they answer; the others adapt online
 UNSEEN = 7  # seed of the demo's images; the embedded model was trained on images of seed 0
 
 
@@ -49,14 +50,19 @@ def run_demo(
         f"scoring {', '.join(methods)} at the four source hospitals and at {target}, which the model never saw"
     )
     jobs = [(site, method) for site in _target_last(sites, target) for method in methods]
-    evaluations = []
+    evaluations, answers = [], dict[str, dict[str, np.ndarray]]()
     for number, (site, method) in enumerate(jobs, 1):
-        setting = Setting(site.name, method, "online", BATCH)
-        evaluations.append(evaluate_site(model, site, benchmark, setting))
+        setting = Setting(site.name, method, "folder" if method in FOLDER else "online", BATCH)
+        maps: list[np.ndarray] = []
+        evaluations.append(
+            evaluate_site(model, site, benchmark, setting, answered=partial(_keep_labels, maps))
+        )
+        if site.name == target:
+            answers[method] = dict(zip((case.name for case in site.cases), maps, strict=True))
         progress(number)
     write_wide(out / "records.csv", ((e.about, e.rows) for e in evaluations))
     at_target = {e.about["method"]: e for e in evaluations if e.about["site"] == target}
-    panels = show(model, sites[target], benchmark, at_target)
+    panels = show(model, sites[target], benchmark, at_target, answers)
     image = draw_panels(out / "demo.png", panels, benchmark.labels)
     page = write_demo_page(out / "demo.html", summarise(evaluations), target, image, dict(model.card.sources))
     return Demo(evaluations, target, page, image)
@@ -67,13 +73,17 @@ def _target_last(sites: Mapping[str, Site], target: str) -> list[Site]:
 
 
 def show(
-    model: Model, site: Site, benchmark: Benchmark, evaluations: Mapping[str, Evaluation], rows: int = 5
+    model: Model,
+    site: Site,
+    benchmark: Benchmark,
+    evaluations: Mapping[str, Evaluation],
+    answers: Mapping[str, Mapping[str, np.ndarray]],
+    rows: int = 5,
 ) -> list[Panel]:
     """Return images evenly spaced from the worst to the best of the unadapted model, with every method's answer."""
     dice = {method: _dice_by_case(evaluation) for method, evaluation in evaluations.items()}
     ranked = sorted(dice["source"], key=dice["source"].__getitem__)
     chosen = [ranked[i] for i in np.linspace(0, len(ranked) - 1, rows).round().astype(int)]
-    answers = {method: _answers(model, site, benchmark, method) for method in evaluations}
     images, truth = _truth(site, benchmark, model)
     return [
         Panel(case, images[case], truth[case], {m: (answers[m][case], dice[m][case]) for m in evaluations})
@@ -90,16 +100,8 @@ def _dice_by_case(evaluation: Evaluation) -> dict[str, float]:
     return {case: float(np.mean(dice)) for case, dice in values.items()}
 
 
-def _answers(model: Model, site: Site, benchmark: Benchmark, method: str) -> dict[str, np.ndarray]:
-    """Label maps of a method for every case of a site."""
-    adapter = adapt(model, method)
-    answers: dict[str, np.ndarray] = {}
-    for batch in device_batches(
-        torch.device("cpu"), site.cases, benchmark_for_model(model.card, benchmark), BATCH
-    ):
-        labels = adapter(batch.images).argmax(1).to(torch.uint8).numpy()
-        answers |= dict(zip(batch.cases, labels, strict=True))
-    return answers
+def _keep_labels(maps: list[np.ndarray], logits: torch.Tensor) -> None:
+    maps.extend(logits.argmax(1).to(torch.uint8).numpy())
 
 
 def _truth(
