@@ -34,6 +34,12 @@ def test_the_judge_mends_it_too_and_leaves_the_model_alone_where_it_was_right(de
     assert dice(demo, "judge", home=True) > dice(demo, "source", home=True) - 1
 
 
+def test_the_universe_learns_the_new_hospital_and_leaves_the_others_alone(demo):
+    new, home = ([dice(demo, m, home=h) for m in ("source", "norm", "tent", "judge", "universe")] for h in (False, True))
+    assert max(new) == new[-1] > 80
+    assert home[-1] > home[0] - 0.3
+
+
 def test_it_leaves_a_picture_and_one_self_contained_page(demo):
     assert Image.open(demo.picture).width > 500
     page = demo.page.read_text()
