@@ -32,7 +32,7 @@ synthetic: {variant: fundus, cases: 6, size: 64}
 size: 64
 sites: [north, harbour]
 seeds: [0]
-recipe: {encoder: light, optimiser: adamw, lr: 0.003, steps: 2, batch: 2}
+recipe: {encoder: light, optimiser: adamw, lr: 0.003, steps: 2, batch: 2, augmentation: standard, average: 0.0}
 experiments:
   - {name: walk, protocol: leave-one-out, targets: [harbour], methods: [source, norm], limit: 2}
 """

@@ -18,7 +18,8 @@ name: with a ceiling
 synthetic: {variant: fundus, cases: 24, size: 32, seed: 1}
 size: 32
 sites: [north, harbour]
-recipe: {encoder: light, optimiser: adamw, lr: 0.005, steps: 40, batch: 8, universe: 0.0}
+recipe: {encoder: light, optimiser: adamw, lr: 0.005, steps: 40, batch: 8, universe: 0.0,
+         augmentation: standard, average: 0.0}
 experiments:
   - {name: main, protocol: leave-one-out, methods: [source, norm]}
   - {name: best, protocol: ceiling, cases: held-out, methods: [source]}

@@ -1,9 +1,21 @@
-"""What every method is offered when it is tuned."""
+"""The shipped experiments keep the source models of their records; what every method is offered when it is tuned."""
+
+from pathlib import Path
 
 import pytest
+import yaml
 
 from ttdg.adaptation import METHODS, checked, defaults
+from ttdg.bench import execute
+from ttdg.bench.folder import RunFolder
+from ttdg.bench.jobs import Training, key_of
+from ttdg.bench.rows import recipe_of_job
+from ttdg.bench.run_file import read_run
+from ttdg.data import Sources
 from ttdg.evaluation.tuning import configurations
+
+ROOT = Path(__file__).parents[2]
+RECORDED = sorted((ROOT / "docs" / "records").glob("*/run.json"))
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
@@ -13,3 +25,33 @@ def test_a_search_is_small_and_has_the_defaults_in_it(method):
     assert any(all(usual[name] == value for name, value in options.items()) for options in offered)
     for options in offered:
         assert {name: checked(method, name, value) for name, value in options.items()} == options
+
+
+@pytest.mark.parametrize("name", [path.parent.name for path in RECORDED])
+def test_an_experiment_asks_for_the_source_models_of_its_records(name):
+    requested = recipe_of_job(yaml.safe_load((ROOT / "experiments" / f"{name}.yaml").read_text())["recipe"])
+    jobs = read_run(ROOT / "docs" / "records" / name).jobs
+    trainings = {key: job for key, job in jobs.items() if isinstance(job, Training)}
+    grid = {"edges"}  # varied within an experiment
+    for key, job in trainings.items():
+        own = {field: job.recipe[field] for field in ("encoder_weights", "seed", *grid)}
+        assert key_of(Training(job.benchmark, job.sources, requested | own)) == key
+
+
+def test_a_recorded_job_trains_with_the_recipe_it_was_recorded_with(monkeypatch, tmp_path):
+    jobs = read_run(RECORDED[0].parent).jobs.values()
+    job = next(job for job in jobs if isinstance(job, Training))
+    received = []
+    monkeypatch.setattr(execute, "train", lambda *arguments, **more: received.append(arguments[3]))
+    monkeypatch.setattr(execute, "_sources", lambda *arguments: Sources({}, {}, {}))
+    folder = RunFolder(tmp_path, tmp_path, tmp_path, "cpu", 1, None)
+    execute._train(job, folder)
+    (recipe,) = received
+    assert recipe.average == 0
+    assert recipe.to_dict() == {**job.recipe, "encoder_weights": None}
+
+
+@pytest.mark.parametrize("name", ["source-fundus", "source-polyp", "parts", "smoke"])
+def test_experiments_measured_with_the_earlier_default_recipe_state_it(name):
+    recipe = yaml.safe_load((ROOT / "experiments" / f"{name}.yaml").read_text())["recipe"]
+    assert (recipe["augmentation"], recipe["average"]) == ("standard", 0)

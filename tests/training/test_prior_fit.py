@@ -11,7 +11,9 @@ from ttdg.data import check_provenance, find_sites, load_benchmark, load_sources
 from ttdg.errors import UserError
 from ttdg.networks import feature_maps
 from ttdg.prior import MorphologyPrior, prior_loss
-from ttdg.training import prior_fit
+from ttdg.training import Recipe, prior_fit
+from ttdg.training.batches import Pool
+from ttdg.training.parts import PartFit
 
 SMALL = {"node_dim": 16, "points": 10, "per_tissue": 8}
 
@@ -43,6 +45,32 @@ def test_a_fit_repeats_and_leaves_the_network_as_it_is(disc_model, sources):
     assert all(torch.equal(value, before[name]) for name, value in disc_model.network.state_dict().items())
     assert all(parameter.requires_grad for parameter in disc_model.network.parameters())
     assert not any(parameter.requires_grad for parameter in a.parameters())
+
+
+def test_priors_and_parts_see_standard_augmentation_whatever_the_default_recipe_is(
+    disc_model, sources, monkeypatch
+):
+    expected = Pool(list(sources.train.values()), torch.device("cpu")).batch(
+        Recipe(batch=8, augmentation="standard"), "minmax", 1, slice(0, 8)
+    )
+    drawn = []
+
+    def remember(pool, *arguments):
+        drawn.append(batch(pool, *arguments))
+        return drawn[-1]
+
+    batch = Pool.batch
+    monkeypatch.setattr(Pool, "batch", remember)
+    fit(disc_model, sources, steps=1)
+    next(
+        PartFit(
+            disc_model.network, sources.train, disc_model.card.benchmark, torch.device("cpu"), 0, 1, print
+        ).batches()
+    )
+    assert len(drawn) == 2
+    for images, labels in drawn:
+        assert torch.equal(images, expected[0])
+        assert torch.equal(labels, expected[1])
 
 
 def test_a_longer_fit_has_a_lower_loss_on_held_out_images(disc_model, sources):

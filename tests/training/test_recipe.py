@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from ttdg.bench.jobs import from_dict, key_of
@@ -112,7 +114,7 @@ def test_every_option_that_mirrors_a_field_has_its_default_and_help():
 def test_every_option_that_mirrors_a_field_reaches_the_recipe(discs, tmp_path, monkeypatch):
     (tmp_path / "w.safetensors").touch()
     other = Recipe(
-        "light", str(tmp_path / "w.safetensors"), "v1", 3, 4, "adamw", 0.5, loss="ce", augmentation="strong",
+        "light", str(tmp_path / "w.safetensors"), "v1", 3, 4, "adamw", 0.5, loss="ce", augmentation="none",
         universe=0.3, precision="32", seed=7, deterministic=True, fourier=0.1, photometric=0.2, mixstyle=0.3,
         average=0.4,
     )  # fmt: skip
@@ -153,12 +155,29 @@ def test_a_recipe_is_made_without_torch():
 
 
 def test_optional_fields_are_stored_only_if_they_are_on():
-    assert not set(OPTIONAL) & Recipe().to_dict().keys()
-    assert len(Recipe().to_dict()) == len(fields(Recipe)) - len(OPTIONAL)
+    off = Recipe(**dict.fromkeys(OPTIONAL, 0.0)).to_dict()
+    assert not set(OPTIONAL) & off.keys()
+    assert len(off) == len(fields(Recipe)) - len(OPTIONAL)
     for name in OPTIONAL:
-        stored = Recipe(**{name: 0.5}).to_dict()
-        assert stored[name] == 0.5
-        assert Recipe(**stored) == Recipe(**{name: 0.5})
+        assert Recipe(**{name: 0.5}).to_dict()[name] == 0.5
+
+
+@given(st.fixed_dictionaries({name: st.just(0.0) | st.floats(0, 0.999) for name in OPTIONAL}))
+def test_a_stored_recipe_is_read_as_it_was_whatever_the_defaults_are(values):
+    for recipe in (Recipe(), Recipe("light", augmentation="standard", steps=7, **values)):
+        assert Recipe.from_dict(recipe.to_dict()) == recipe
+        assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+
+
+def test_a_stored_recipe_gets_the_place_of_its_weights_from_the_reader(tmp_path):
+    (tmp_path / "w.safetensors").touch()
+    recipe = Recipe(encoder_weights=str(tmp_path / "w.safetensors"))
+    assert Recipe.from_dict(recipe.to_dict(), recipe.encoder_weights) == recipe
+    assert Recipe.from_dict(recipe.to_dict()).encoder_weights is None
+
+
+def test_the_default_augments_strongly_and_averages_the_weights():
+    assert (Recipe().augmentation, Recipe().average) == ("strong", 0.999)
 
 
 @pytest.mark.parametrize("path", sorted(RECORDS.glob("*/run.json")), ids=lambda path: path.parent.name)
@@ -168,6 +187,7 @@ def test_recorded_training_jobs_keep_their_keys(path):
     assert trainings
     for key, job in trainings.items():
         weights = job.recipe["encoder_weights"]
-        stored = Recipe(**{**job.recipe, "encoder_weights": None}).to_dict() | {"encoder_weights": weights}
+        assert (job.recipe["augmentation"], Recipe.from_dict(job.recipe).average) == ("standard", 0)
+        stored = Recipe.from_dict(job.recipe).to_dict() | {"encoder_weights": weights}
         assert key_of(replace(job, recipe=stored)) == key
         assert key_of(replace(job, recipe=stored | {"fourier": 0.5})) != key

@@ -14,9 +14,10 @@ from ttdg.training import Recipe, loop, make_fabric, train
 from ttdg.training.batches import Pool
 from ttdg.training.resume import State
 
-RECIPE = Recipe(encoder="light", steps=6, batch=4, optimiser="adamw", lr=3e-3)
+PLAIN = {"augmentation": "standard", "average": 0.0}
+RECIPE = Recipe(encoder="light", steps=6, batch=4, optimiser="adamw", lr=3e-3, **PLAIN)
 EXTRAS = {"fourier": 0.5, "photometric": 0.5, "mixstyle": 0.5, "average": 0.9}
-ALL = replace(RECIPE, **EXTRAS)
+ALL = replace(RECIPE, augmentation="strong", **EXTRAS)
 
 
 class Killed(Exception):
@@ -139,7 +140,7 @@ def test_an_augmentation_changes_the_images_but_not_the_labels(pool, name):
 
 @pytest.mark.parametrize("name", EXTRAS)
 def test_each_optional_setting_alone_changes_the_weights(discs, tmp_path, name):
-    recipe = Recipe(encoder="light", steps=2, batch=4, universe=0.0)
+    recipe = Recipe(encoder="light", steps=2, batch=4, universe=0.0, average=0.0)
     run(discs, tmp_path / "a", recipe)
     run(discs, tmp_path / "b", replace(recipe, **{name: 0.9}))
     with pytest.raises(AssertionError):
@@ -182,7 +183,7 @@ def command(discs, out, *more):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("extras", [{}, EXTRAS], ids=["plain", "all"])
+@pytest.mark.parametrize("extras", [PLAIN, EXTRAS], ids=["plain", "all"])
 def test_two_processes_train_the_model_one_process_does(discs, tmp_path, extras):
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     more = [f"--{name}={value}" for name, value in extras.items()]

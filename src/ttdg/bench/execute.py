@@ -61,8 +61,8 @@ def _run(job: Job, folder: RunFolder) -> None:
 
 def _train(job: Training, folder: RunFolder) -> None:
     benchmark = Benchmark.from_dict(job.benchmark)
-    recipe = Recipe(**{**job.recipe, "encoder_weights": folder.encoder_weights})
     sources = _sources(folder.data, key_of(job), job.sources, benchmark)
+    recipe = Recipe.from_dict(job.recipe, folder.encoder_weights)
     train(
         sources.train, sources.held_out, benchmark, recipe, folder.model(key_of(job)),
         fabric=make_fabric(recipe, folder.device), provenance=sources.provenance,

@@ -10,7 +10,7 @@ from ttdg.data import Arrays, Benchmark
 from ttdg.networks import feature_maps, level_channels
 from ttdg.prior import MorphologyPrior, prior_for, prior_loss
 from ttdg.training.batches import Pool
-from ttdg.training.recipe import Recipe
+from ttdg.training.recipe import FITTING_AUGMENTATION, Recipe
 
 STEPS, BATCH, RATE = 600, 8, 1e-3
 
@@ -39,7 +39,8 @@ def fit_prior(
         unused.requires_grad_(False)
     trained = [parameter for parameter in prior.parameters() if parameter.requires_grad]
     optimiser = torch.optim.AdamW(trained, RATE, weight_decay=0.0, fused=device.type == "cuda")
-    pool, recipe = Pool(list(sources.values()), device), Recipe(batch=BATCH, steps=steps, lr=RATE, seed=seed)
+    pool = Pool(list(sources.values()), device)
+    recipe = Recipe(batch=BATCH, steps=steps, lr=RATE, augmentation=FITTING_AUGMENTATION, seed=seed)
     for step in range(1, steps + 1):
         images, labels = pool.batch(recipe, benchmark.normalisation, step, slice(0, BATCH))
         with torch.no_grad():

@@ -23,6 +23,7 @@ OPTIONAL = (
     "mixstyle",
     "average",
 )  # stored only if they are not 0, that is, not off
+FITTING_AUGMENTATION = "standard"  # of priors and parts fitted to a finished network; no job key names it
 
 
 def _setting(default: Any, description: str) -> Any:
@@ -34,7 +35,9 @@ def _setting(default: Any, description: str) -> Any:
 class Recipe:
     """Settings of a training run.
 
-    Defaults follow the paper where it gives a value: SGD, momentum 0.9, learning rate 1e-3, batch 8.
+    Defaults follow the paper where it gives a value: SGD, momentum 0.9, learning rate 1e-3, batch 8. Augmentation and
+    average were chosen by nested leave-one-site-out among source sites (docs/measurements.md, "Which source generalises
+    best?"). `from_dict` reads a stored recipe.
     """
 
     encoder: str = _setting("resnet50", "Encoder: light, resnet18, resnet34 or resnet50.")
@@ -50,7 +53,7 @@ class Recipe:
     weight_decay: float = _setting(1e-4, "Weight decay.")
     power: float = _setting(0.9, "Exponent of the decay: the rate is lr · (1 − step/steps)^power.")
     loss: str = _setting("dice+ce", "Supervised loss: ce or dice+ce.")
-    augmentation: str = _setting("standard", "Augmentation: none, standard or strong.")
+    augmentation: str = _setting("strong", "Augmentation: none, standard or strong.")
     balance: float = _setting(0.5, "Sites are drawn in proportion to (number of cases)^balance.")
     universe: float = _setting(0.1, "Weight of L(𝒰), which trains the morphology prior; 0 trains no prior.")
     precision: str = _setting("auto", "Precision: auto (bf16 on a GPU), 32 or bf16.")
@@ -70,7 +73,7 @@ class Recipe:
         0.0, "Probability that feature statistics are mixed between the images of a batch (MixStyle)."
     )
     average: float = _setting(
-        0.0, "Decay, such as 0.999, of a moving average of the weights; 0 keeps the last weights."
+        0.999, "Decay of a moving average of the weights, which is kept; 0 keeps the last weights."
     )
 
     def __post_init__(self) -> None:
@@ -93,6 +96,17 @@ class Recipe:
         if self.encoder_weights is not None and not Path(self.encoder_weights).is_file():
             raise UserError(f"no encoder weights at {self.encoder_weights}")
 
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any], encoder_weights: str | None = None) -> "Recipe":
+        """Make a recipe from what `to_dict` returned; a missing field of `OPTIONAL` is 0, whatever its default is.
+
+        Args:
+            fields: The stored recipe. It does not tell where the encoder weights are.
+            encoder_weights: File of the encoder weights.
+        """
+        off = dict.fromkeys(OPTIONAL, 0.0)
+        return cls(**{**off, **fields, "encoder_weights": encoder_weights})
+
     def rate(self, step: int) -> float:
         """Learning rate after `step` steps (polynomial decay)."""
         return self.lr * (1 - step / self.steps) ** self.power
@@ -113,7 +127,8 @@ class Recipe:
         """Return what is stored with the model, and identifies a training job.
 
         Of the encoder weights only the file name is stored, without its folder. Fields of `OPTIONAL` are left out
-        while they are 0, so that recipes, models and job keys from before these fields stay valid.
+        while they are 0, so that recipes, models and job keys from before these fields stay valid; `from_dict` fills
+        them in again.
         """
         weights = Path(self.encoder_weights).name if self.encoder_weights else None
         values = asdict(self) | {"encoder_weights": weights}

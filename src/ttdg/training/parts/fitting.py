@@ -12,7 +12,7 @@ from ttdg.data import Arrays, Benchmark
 from ttdg.networks import Segmenter, pyramid
 from ttdg.networks.segmenter import STRIDE
 from ttdg.training.batches import Pool
-from ttdg.training.recipe import Recipe
+from ttdg.training.recipe import FITTING_AUGMENTATION, Recipe
 
 STEPS, BATCH = 1000, 8
 RATE = 1e-3  # initial learning rate of Adam
@@ -34,7 +34,8 @@ class PartFit:
 
     def batches(self) -> Iterator[tuple[Float[Tensor, "b 3 h w"], Int[Tensor, "b h w"]]]:
         """Yield `steps` training batches, with the border repeated to a multiple of the network's stride."""
-        pool, recipe = Pool(list(self.sources.values()), self.device), Recipe(batch=BATCH, seed=self.seed)
+        pool = Pool(list(self.sources.values()), self.device)
+        recipe = Recipe(batch=BATCH, augmentation=FITTING_AUGMENTATION, seed=self.seed)
         for step in range(1, self.steps + 1):
             images, labels = pool.batch(recipe, self.benchmark.normalisation, step, slice(0, BATCH))
             edge = -images.shape[-1] % STRIDE
