@@ -30,7 +30,7 @@ def model(trained, tmp_path):
     return shutil.copytree(trained, tmp_path / "m")
 
 
-SHORT = ("--draws", 1, "--mixing-steps", 1)
+SHORT = ("--draws", 1, "--mixing-steps", 1, "--hospitals", 1, "--learning-steps", 1)
 
 
 def fit(kind, model, discs, *more):

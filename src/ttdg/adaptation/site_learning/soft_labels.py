@@ -43,13 +43,14 @@ def _area_factors(probabilities: Labels, power: float, head: losses.Head) -> Flo
     """Factors of the channels with which sharpening keeps their means, by fixed-point iteration on a sub-grid."""
     p = probabilities[..., ::AREA_STRIDE, ::AREA_STRIDE]
     powered, others = p**power, (1 - p) ** power
-    target = p.mean((2, 3), keepdim=True).clamp(min=1e-6)
+    target = p.mean((2, 3), keepdim=True).clamp(1e-6, 1 - 1e-6)
     factors = torch.ones_like(target)
     for _ in range(AREA_ITERATIONS):
         scaled = powered * factors
         total = scaled.sum(1, keepdim=True) if head == "softmax" else scaled + others
-        mean = (scaled / total.clamp(min=1e-12)).mean((2, 3), keepdim=True).clamp(min=1e-6)
-        factors = (factors * target / mean).clamp(1 / AREA_LIMIT, AREA_LIMIT)
+        mean = (scaled / total.clamp(min=1e-12)).mean((2, 3), keepdim=True).clamp(1e-6, 1 - 1e-6)
+        ratio = target / mean if head == "softmax" else target * (1 - mean) / (mean * (1 - target))
+        factors = (factors * ratio).clamp(1 / AREA_LIMIT, AREA_LIMIT)
     return factors
 
 

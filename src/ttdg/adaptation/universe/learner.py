@@ -83,6 +83,7 @@ class UniverseLearner(SelfTraining, SelfAssessing):
 
     def learn(self, site: Iterable[Images], progress: Progress = lambda done, total: None) -> None:
         """Learn a whole site, unless it is like home, and decide whether the source is kept as the fallback."""
+        self.described.zero_()
         super().learn(site, progress)
         if self.site_judge is not None and int(self.steps_taken[0]):
             self.gains.zero_()
