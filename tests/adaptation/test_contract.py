@@ -87,7 +87,12 @@ DESCENDING = {  # options with which the loss is the same function at every step
     "domainadaptor": {"loss": "entropy"},  # GEM's temperature depends on the logits
     "vptta": {"warm": 1e-9, "size": 0.3},  # else the target statistics follow the stream
 }
-RANDOM = {"deynet", "grata", "itta", "universe"}  # new random views, styles or noise at every step; see their own tests
+RANDOM = {
+    "deynet",
+    "grata",
+    "itta",
+    "universe",
+}  # new random views, styles or noise at every step; see their own tests
 STREAM = {"sictta": 12}  # number of batches after which a method needs the most passes
 
 

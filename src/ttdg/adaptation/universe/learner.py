@@ -161,20 +161,22 @@ class UniverseLearner(SelfTraining, SelfAssessing):
         return labels, share, weights[:, None, None, None].expand(-1, 1, *size).contiguous()
 
     def predict_frozen(self, images: Images) -> Logits:
-        """Return the log-probabilities of the chosen candidate of each image; the judge's while nothing is learned."""
+        """Return the log-probabilities of the chosen candidate of each image; the judge's while little is learned."""
         return self._respond(images, self.reader.read(images))
 
     @torch.no_grad()
     def _respond(self, images: Images, reading: SourceReading, counting: bool = False) -> Logits:
         """Choose between the candidates of each image; `counting` adds the expected gains to those of the site."""
-        if not int(self.steps_taken[0]):
-            self._last = reading.assessment
+        if self.steps_taken[0] < (1 if self.site_judge is None else max(1, self.warm_up)):
+            self._last = (
+                reading.assessment
+            )  # the site's judge knows no network that was trained for fewer steps
             return reading.logits
         P, *prediction = self._answer(self._opinions, images, reading.logits, reading.features)
         members, dice, half_width = prediction
         chosen, self._last = torch.full((len(images),), ADAPTED, device=images.device), None
         if self.site_judge is not None:
-            if counting and self.steps_taken[0] >= self.warm_up:
+            if counting:
                 self._count_gains(members)
             chosen = choose(members, ADAPTED if self.gaining else UNADAPTED, self.margin)
             pick = chosen[:, None]
@@ -184,9 +186,7 @@ class UniverseLearner(SelfTraining, SelfAssessing):
 
     @property
     def gaining(self) -> bool:
-        """False if too few steps were taken, or if the adapted network is expected to lose on the whole site."""
-        if self.steps_taken[0] < self.warm_up:
-            return False
+        """False if the adapted network is expected to lose on the whole site."""
         *total, count = self.gains.unbind()
         gain = torch.stack(total) / count.clamp(min=1)
         spread = gain.std() if len(gain) > 1 else 0.0

@@ -13,8 +13,8 @@ labels of this teacher:
    (`ttdg.adaptation.universe.carried_labels`).
 5. Sharpening keeps the area of each structure, so that boundaries do not move.
 6. For each image, a second judge chooses between the judge's prediction, which is not adapted, the adapted one and
-   their mean (`ttdg.adaptation.universe.site_judge`). The fallback is the adapted prediction. It is the judge's in the
-   first steps of the online stream, and if the whole site is expected to lose.
+   their mean (`ttdg.adaptation.universe.site_judge`). The fallback is the adapted prediction, or the judge's if the
+   whole site is expected to lose. In the first steps of the online stream, all answers are the judge's.
 """
 
 from typing import Any, Literal
