@@ -8,8 +8,7 @@ from ttdg.report.demo import run_demo
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    fewer = {"universe": {"folder_steps": 100}}
-    return run_demo(tmp_path_factory.mktemp("demo"), cases=12, options=fewer)
+    return run_demo(tmp_path_factory.mktemp("demo"), cases=12)
 
 
 def dice(demo, method, home):

@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import torch
@@ -39,14 +37,10 @@ def run_demo(
     out: Path,
     methods: Sequence[str] = SHOWN,
     cases: int = 32,
-    options: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     say: Callable[[str], None] = lambda line: None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Demo:
-    """Draw the hospitals, score every method at each of them, and write a table, a picture and a page to `out`.
-
-    `options` are those of the methods, by method.
-    """
+    """Draw the hospitals, score every method at each of them, and write a table, a picture and a page to `out`."""
     model = load("demo")
     target = next(site for site in SITES if site not in model.card.sources)
     say(f"drawing five synthetic hospitals, {cases} images each")

@@ -1,4 +1,4 @@
-"""Is a site like one of the source sites? A test on the light, colours and sharpness of its images.
+"""A test of whether a site looks like a source site, by the light, colours and sharpness of its images.
 
 Learning a site whose images look like those of a source site gains nothing and can lose, so such a site is left alone.
 """

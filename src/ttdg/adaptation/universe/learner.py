@@ -1,4 +1,4 @@
-"""The adapter of method "universe": self-training in which the judge and the universe decide whom to believe."""
+"""The adapter of method "universe": self-training with labels that the judge and the universe correct."""
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ CHUNK = 16  # images of a pass over the memory
 JUDGED = 4  # images that share BatchNorm statistics in the judge's readings
 ITERATIONS = 2  # of the estimate of the site's points
 REFRESHES = 3  # of the carried labels while a folder is learned
-DOUBT = 2.0  # standard deviations of the expected gain by which a site must lose before the source is kept
+DOUBT = 2.0  # the site counts as losing if its expected gain is below 0 by more standard deviations than this
 
 
 class UniverseLearner(SelfTraining, SelfAssessing):
@@ -82,7 +82,7 @@ class UniverseLearner(SelfTraining, SelfAssessing):
         return self.home.like_home(torch.stack(total) / count.clamp(min=1), int(count))
 
     def learn(self, site: Iterable[Images], progress: Progress = lambda done, total: None) -> None:
-        """Learn a whole site, unless it is like home, and decide whether the source is kept as the fallback."""
+        """Learn a whole site, unless it is like home, and measure the expected gain, which decides the fallback."""
         self.described.zero_()
         super().learn(site, progress)
         if self.site_judge is not None and int(self.steps_taken[0]):
@@ -126,18 +126,13 @@ class UniverseLearner(SelfTraining, SelfAssessing):
     @torch.no_grad()
     def _refresh(self) -> None:
         """Estimate the points of the site from its sure images, and carry their labels to all stored images."""
-        tau, stored, site = self.prior.spec.tau, StoredLabels(self.memory), self.source
-        parts, certainty = torch.arange(len(self.memory)).split(CHUNK), stored.certainty()
-        for _ in range(ITERATIONS):
+        tau, site, certainty = self.prior.spec.tau, self.source, StoredLabels(self.memory).certainty()
+        parts = torch.arange(len(self.memory)).split(CHUNK)
+        cells = [self._cell_labels(rows) for rows in parts]
+        for _ in range(ITERATIONS):  # features are computed again, because those of an image take a megabyte
             sums = SiteSums(site, self.source, tau)
-            for rows in parts:
-                images = self._stored_images(rows)
-                projected = self.reader.features(images)
-                size = projected.shape[2:]
-                if self.steps_taken[0]:
-                    labels = F.interpolate(self._mirrored(self.teacher, images), size=size, mode="area")
-                else:
-                    labels = stored.labels("judged", rows, size)
+            for rows, labels in zip(parts, cells, strict=True):
+                projected = self.reader.features(self._stored_images(rows))
                 sums.add(projected, labels, certainty[rows.to(certainty.device)])
             site = sums.result()
         for rows in parts:
@@ -146,6 +141,14 @@ class UniverseLearner(SelfTraining, SelfAssessing):
         self.site.points.copy_(site.points)
         self.site.labels.copy_(site.labels)
         self.steps_taken[1] = self.steps_taken[0]
+
+    def _cell_labels(self, rows: Int[Tensor, " n"]) -> Float[Tensor, "n l y x"]:
+        """Labels of stored images on the node grid: the judge's before the first step, later the teacher's."""
+        size = self.memory.columns["carried"].shape[2:]
+        if not self.steps_taken[0]:
+            return StoredLabels(self.memory).labels("judged", rows, size)
+        labels = self._mirrored(self.teacher, self._stored_images(rows))
+        return F.interpolate(labels, size=size, mode="area")
 
     @torch.no_grad()
     def _guide(self, rows: Int[Tensor, " n"]) -> Guide:
@@ -168,9 +171,8 @@ class UniverseLearner(SelfTraining, SelfAssessing):
     def _respond(self, images: Images, reading: SourceReading, counting: bool = False) -> Logits:
         """Choose between the candidates of each image; `counting` adds the expected gains to those of the site."""
         if self.steps_taken[0] < (1 if self.site_judge is None else max(1, self.warm_up)):
-            self._last = (
-                reading.assessment
-            )  # the site's judge knows no network that was trained for fewer steps
+            # The site's judge was fitted to networks that were trained for at least `warm_up` steps.
+            self._last = reading.assessment
             return reading.logits
         P, *prediction = self._answer(self._opinions, images, reading.logits, reading.features)
         members, dice, half_width = prediction

@@ -1,7 +1,7 @@
-"""The method "universe": learns a site by self-training in which the judge and the universe decide whom to believe.
+"""The method "universe": learns a site by self-training with labels that the judge and the universe correct.
 
 After Lv et al., Test-Time Domain Generalization via Universe Learning, CVPR 2025: the unlabelled images of a site train
-the network, and the matching of all images to one universe says what to learn. In contrast to the paper, the loss is
+the network, and the matching of all images to one universe contributes labels. In contrast to the paper, the loss is
 that of a weak–strong mean teacher (`self-training`), because the descent on the matching alone gains no more with the
 learned universe than with a random one (`universe-gradient`, docs/decisions.md). The universe and the judge act on the
 labels of this teacher:
@@ -11,7 +11,7 @@ labels of this teacher:
 3. Images count in proportion to the square of the Dice that the judge expects.
 4. Unsure images take labels that sure images of the site carry to them along the matching
    (`ttdg.adaptation.universe.carried_labels`).
-5. Sharpening keeps the area of each structure, so that boundaries do not move.
+5. Sharpening keeps the area of each structure in each image.
 6. For each image, a second judge chooses between the judge's prediction, which is not adapted, the adapted one and
    their mean (`ttdg.adaptation.universe.site_judge`). The fallback is the adapted prediction, or the judge's if the
    whole site is expected to lose. In the first steps of the online stream, all answers are the judge's.
@@ -73,11 +73,11 @@ def universe(
     )  # fmt: skip
 
 
-CHOSEN = "this project: chosen at simulated hospitals (docs/measurements.md)"
+CHOSEN = "this project: a pilot at seven transfers, with their scores in sight (docs/measurements.md)"
 FITTED = "the judge: the value with which it was fitted at simulated hospitals"
 METHOD = Method(
     build=universe,
-    summary="learns the site by self-training; the judge and the universe decide which labels to believe",
+    summary="learns the site by self-training; the judge and the universe correct the labels",
     adapts="all weights",
     norm="EVAL",
     memory=True,
@@ -85,7 +85,7 @@ METHOD = Method(
     backwards=16,
     predict="after",
     paper="after Lv et al., CVPR 2025",
-    origin="chosen at simulated hospitals",
+    origin="a pilot at seven transfers, with their scores in sight; at simulated hospitals it beat self-training",
     options={
         **{name: option for name, option in OPTIONS.items() if name not in ("head", "lr")},
         "rate": Option(
