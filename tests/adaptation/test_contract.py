@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 import ttdg
 from ttdg.adaptation import METHODS, adapt, checked, defaults
+from ttdg.adaptation.adapter import Access
 from ttdg.adaptation.options import LR, STEPS
 from ttdg.errors import UserError
 from ttdg.networks import batchnorm, split
@@ -43,6 +45,9 @@ ADAPTS: dict[
 ] = {  # the text of `adapts` → names of the values that change
     "nothing": lambda network: set(),
     "all weights": lambda network: {name for name, _ in network.named_parameters()},
+    "all weights and BatchNorm statistics": lambda network: (
+        {name for name, _ in network.named_parameters()} | of_batchnorm(network, *STATISTICS)
+    ),
     "all weights up to the nodes' deepest level": lambda network: {
         name for name, _ in network.named_parameters()
         if not name.startswith(("unet.decoder.blocks.3", "unet.decoder.blocks.4", "unet.segmentation_head"))
@@ -390,6 +395,16 @@ def test_a_methods_declaration_is_complete(name):
     assert set(method.needs) <= {"BatchNorm", "encode/decode", "dropout", "batch ≥ 2"}
     assert set(method.grid) <= set(defaults(name))
     assert math.prod(len(values) for values in method.grid.values()) <= 6, "tuning may try six configurations"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_a_method_needs_of_the_source_is_declared(name):
+    method = METHODS[name]
+    assert method.access in get_args(Access)
+    assert (method.access == "source-free") is not bool(method.parts), (
+        "parts, and only they, are fitted to the source"
+    )
+    assert not method.post_hoc or method.parts, "only parts can be fitted afterwards"
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -51,12 +53,15 @@ def test_other_lights_keep_the_range_and_the_place_and_the_original():
 @pytest.mark.parametrize(
     "draw", [0.1, 0.4, 0.6, 0.9], ids=["all", "all, weaker", "no noise, no blur", "none"]
 )
-def test_a_view_by_hand_where_every_draw_is_the_same(draw, monkeypatch):
+@pytest.mark.parametrize("strong", [False, True], ids=["released noise", "strong noise"])
+def test_a_view_by_hand_where_every_draw_is_the_same(draw, strong, monkeypatch):
     x = torch.rand(2, 3, 16, 16) * torch.tensor([5.0, 3.0, 1.0]).view(3, 1, 1) - 2
     noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
     monkeypatch.setattr(torch, "rand", lambda *shape, **_: torch.full(shape, draw))
+    sd = (0.05 * draw) ** 0.5 if strong else 0.05 * draw
+    options = ("strong",) if strong else ()
     for ours, image, grain in zip(
-        photometric_view(x, torch.Generator().manual_seed(0)), x, noise, strict=True
+        photometric_view(x, torch.Generator().manual_seed(0), *options), x, noise, strict=True
     ):
         y = (image - image.min()) / (image.max() - image.min())
         if draw < 0.75:
@@ -67,7 +72,7 @@ def test_a_view_by_hand_where_every_draw_is_the_same(draw, monkeypatch):
             low, high = y.min(), y.max()
             y = high - (high - low) * ((high - y) / (high - low)) ** (0.5 + 1.5 * draw)
         if draw < 0.5:
-            y = blur((y + (0.05 * draw) ** 0.5 * grain)[None], torch.tensor([0.5 + draw]))[0]
+            y = blur((y + sd * grain)[None], torch.tensor([0.5 + draw]))[0]
         y = (y - y.min()) / (y.max() - y.min())
         assert torch.allclose(ours, image.min() + (image.max() - image.min()) * y, atol=1e-5)
 
@@ -82,6 +87,24 @@ def middles(images: torch.Tensor) -> torch.Tensor:
     """Heights of the steps of each channel, scaled to the range of the channel."""
     x = images[..., 15, 10::21]
     return (x - x[..., :1]) / (x[..., -1:] - x[..., :1])
+
+
+@pytest.mark.parametrize(
+    ("options", "largest"), [((), 0.05), (("strong",), math.sqrt(0.05))], ids=["released", "strong"]
+)
+def test_the_strongest_noise_has_the_standard_deviation_that_is_drawn_or_by_name_its_square_root(
+    options, largest, monkeypatch
+):
+    """Of ten draws only those of the noise take effect: 0 (it is applied) and 1 (the largest strength)."""
+    draws = iter([*[1.0] * 6, 0.0, 1.0, 1.0, 1.0])
+    monkeypatch.setattr(torch, "rand", lambda *shape, **_: torch.full(shape, next(draws)))
+    x = torch.full((1, 1, 50, 50), 0.5)
+    x[..., 0, :], x[..., -1, :] = 0.0, 1.0
+    y = photometric_view(x, torch.Generator().manual_seed(0), *options)[0, 0]
+    grain = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))[0, 0]
+    noisy = x[0, 0] + largest * grain
+    assert torch.allclose(y, (noisy - noisy.min()) / (noisy.max() - noisy.min()), atol=1e-6)
+    assert (noisy - x[0, 0]).std().item() == pytest.approx(largest, rel=0.05)
 
 
 def test_half_of_the_images_get_noise():

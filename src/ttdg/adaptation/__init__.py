@@ -1,12 +1,14 @@
 """Test-time adaptation: methods that adapt a network to unlabelled images while they predict them.
 
-* `adapt`: builds an adapter, by the name of its method, around a copy of a network.
+* `adapt`: builds an adapter, by the name of its method, around a copy of a network; `build_adapter`: the same, with the
+  options as a mapping.
+* `VIEW_SETS`, `effective_views`: the views over which the answers of any method can be averaged.
 * `required_parts`: the fitted parts that a method needs, or an error that tells how to fit them.
 * `seed_all`: seeds every random generator that a method may use.
 * `Trained`: what `adapt` accepts besides a network: a loaded checkpoint with fitted parts.
 * `METHODS`: all methods by name, each a `Method`: the declaration of its behaviour and its options.
-* `Adapter`: the interface of all adapters; `FrozenPredictor`, `SiteLearner`, `Resumable`, `SelfAssessing`, `Counting`:
-  optional.
+* `Adapter`: the interface of all adapters; `FrozenPredictor`, `SiteLearner`, `Resumable`, `SelfAssessing`, `Remarking`
+  and `Counting`: optional.
 * `Assessment`: the predicted quality that a `SelfAssessing` adapter reports.
 * `Fixed`, `GradientAdapter`: base classes of adapters without and with gradient updates.
 * `Option`, `Range`: the documentation of one option, and its allowed numbers.
@@ -14,7 +16,8 @@
 * `reconstructions`: the methods in a list whose authors published too little to reproduce them exactly.
 
 Folders: `methods` holds one file for each published method, `universe` the methods of the universe paper, `judge` the
-method that chooses among several predictions, and `site_learning` the methods that learn a whole site.
+method that chooses among several predictions, `site_learning` what methods that learn a whole site share, and
+`source_free` the published ones.
 """
 
 from ttdg.adaptation.adapter import (
@@ -25,16 +28,19 @@ from ttdg.adaptation.adapter import (
     FrozenPredictor,
     GradientAdapter,
     Method,
+    Remarking,
     Resumable,
     SelfAssessing,
     SiteLearner,
 )
-from ttdg.adaptation.build import Trained, adapt, required_parts, seed_all
+from ttdg.adaptation.answer_views import VIEW_SETS, effective_views
+from ttdg.adaptation.build import Trained, adapt, build_adapter, required_parts, seed_all
 from ttdg.adaptation.options import Option, Range
 from ttdg.adaptation.registry import METHODS, allowed, checked, defaults, reconstructions
 
 __all__ = [
-    "METHODS", "Adapter", "Assessment", "Counting", "Fixed", "FrozenPredictor", "GradientAdapter", "Method", "Option",
-    "Range", "Resumable", "SelfAssessing", "SiteLearner", "Trained", "adapt", "allowed", "checked", "defaults",
-    "reconstructions", "required_parts", "seed_all",
+    "METHODS", "VIEW_SETS", "Adapter", "Assessment", "Counting", "Fixed", "FrozenPredictor", "GradientAdapter",
+    "Method", "Option", "Range", "Remarking", "Resumable", "SelfAssessing", "SiteLearner", "Trained", "adapt",
+    "allowed", "build_adapter", "checked", "defaults", "effective_views", "reconstructions", "required_parts",
+    "seed_all",
 ]  # fmt: skip

@@ -1,96 +1,37 @@
-"""Interfaces: adapters, their optional abilities, the declaration of a method, and two base classes."""
+"""The declaration of a method, and two base classes. The interfaces of `abilities` can be imported from here too."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
+from ttdg.adaptation.abilities import (
+    Adapter,
+    Assessment,
+    Counting,
+    FrozenPredictor,
+    Images,
+    Logits,
+    Progress,
+    Remarking,
+    Resumable,
+    SelfAssessing,
+    SiteLearner,
+)
 from ttdg.adaptation.options import Option
 from ttdg.errors import UserError
 from ttdg.networks import batchnorm
 from ttdg.networks.capture import CaptureGuard, make_capturable, reset_optimiser
 from ttdg.networks.cuda_graph import GraphRunner
 
-Images = Float[Tensor, "b c h w"]
-Logits = Float[Tensor, "b l *hw"]
-Progress = Callable[[int, int], None]  # receives the number of finished steps and of all steps
+__all__ = [
+    "Access", "Adapter", "Assessment", "Counting", "Fixed", "FrozenPredictor", "GradientAdapter", "Images",
+    "Logits", "Method", "Progress", "Remarking", "Resumable", "SelfAssessing", "SiteLearner",
+]  # fmt: skip
 
-
-@runtime_checkable
-class Adapter(Protocol):
-    """Adapts a network to the batches of a stream and predicts them, without labels."""
-
-    network: nn.Module
-
-    def __call__(self, images: Images) -> Logits:
-        """Adapt to the batch and return its logits, detached from the graph."""
-        ...
-
-    def reset(self) -> None:
-        """Restore the source model, bit for bit."""
-        ...
-
-
-@runtime_checkable
-class FrozenPredictor(Protocol):
-    """An adapter that can predict without another update, as the offline and folder streams ask."""
-
-    def predict_frozen(self, images: Images) -> Logits:
-        """Predict with the adapted state, and leave that state unchanged."""
-        ...
-
-
-@runtime_checkable
-class SiteLearner(Adapter, FrozenPredictor, Protocol):
-    """An adapter that can learn a whole unlabelled site before it predicts, as the folder stream asks."""
-
-    def learn(self, site: Iterable[Images], progress: Progress = lambda done, total: None) -> None:
-        """Learn from all batches of a site; later predictions come from `predict_frozen`.
-
-        `progress` is called after every step with the number of finished steps and of all steps.
-        """
-        ...
-
-
-@runtime_checkable
-class Resumable(Protocol):
-    """An adapter whose learned state can be saved, and loaded into a new adapter of the same network and options."""
-
-    def state(self) -> dict[str, Tensor]:
-        """All state that a continued run depends on, by name; the tensors are copies on the CPU."""
-        ...
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from a saved state; raise `UserError` if it belongs to another network or another version."""
-        ...
-
-
-@dataclass(frozen=True)
-class Assessment:
-    """The quality that an adapter predicts for its own answers to one batch."""
-
-    choices: tuple[str, ...]  # name of the candidate that was chosen for each image
-    dice: Float[Tensor, " b"]  # predicted Dice of the answer
-    half_width: Float[Tensor, " b"]  # half the width of the 80 % interval of `dice`
-
-
-@runtime_checkable
-class SelfAssessing(Protocol):
-    """An adapter that predicts the Dice of its own answers."""
-
-    def assessment(self) -> Assessment | None:
-        """The assessment of the last batch, or None before the first batch."""
-        ...
-
-
-@runtime_checkable
-class Counting(Protocol):
-    """An adapter that counts events, such as resets after a collapse. Benchmark records include the counts."""
-
-    counts: dict[str, int]
+Access = Literal["source-free", "source statistics", "source images", "source labels"]
 
 
 @dataclass(frozen=True)
@@ -105,17 +46,26 @@ class Method:
     forwards: int  # forward passes for each batch with default options (six views count as six), at most
     backwards: int  # backward passes for each batch; for a network in two halves, those of the half with more
     predict: Literal["before", "after"]  # predictions come from before or after the update
+    access: Access  # what of the source it needs besides the network, to adapt or to fit its parts
     paper: str
     origin: str  # where the default hyper-parameters come from
     options: Mapping[str, Option] = field(default_factory=dict)  # one entry for each keyword of `build`
-    needs: tuple[
-        str, ...
-    ] = ()  # required of the network: "BatchNorm", "encode/decode", "dropout", "batch ≥ 2"
-    parts: tuple[
-        str, ...
-    ] = ()  # required parts, fitted at source time, in the order of the arguments of `build`
+    # required of the network: "BatchNorm", "encode/decode", "dropout", "batch ≥ 2"
+    needs: tuple[str, ...] = ()
+    # required parts, fitted at source time, in the order of the arguments of `build`
+    parts: tuple[str, ...] = ()
+    post_hoc: bool = (
+        False  # the paper trains the parts together with the network; here they are fitted afterwards
+    )
+    flips: bool = False  # it predicts mirror images itself, so that the views `flips` add nothing
     reset: Literal["episodic", "online", "continual"] = "online"  # the reset policy of the publication
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # values to tune; default: lr × steps
+    published: Mapping[str, Any] | None = field(
+        default_factory=dict
+    )  # published options that differ; None: none are
+    published_for: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  # the same, for single benchmarks
 
     @property
     def reconstructed(self) -> bool:

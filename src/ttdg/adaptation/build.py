@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ttdg.adaptation.adapter import Adapter
+from ttdg.adaptation.answer_views import effective_views, with_views
 from ttdg.adaptation.registry import METHODS, checked
 from ttdg.checkpoints import how_to_fit
 from ttdg.errors import UserError, suggestion
@@ -31,7 +32,7 @@ class Trained(Protocol):
         ...
 
 
-def adapt(model: nn.Module | Trained, method: str, **options: Any) -> Adapter:
+def adapt(model: nn.Module | Trained, method: str, *, views: str | int = "plain", **options: Any) -> Adapter:
     """Build an adapter around a copy of the network.
 
     Call the adapter with a batch of images to adapt and get the logits; `adapter.reset()` restores the source model.
@@ -40,14 +41,29 @@ def adapt(model: nn.Module | Trained, method: str, **options: Any) -> Adapter:
         model: any module that maps images to logits, or a loaded checkpoint. Methods with parts from source time need
             the checkpoint.
         method: a key of `METHODS`.
+        views: "flips" averages the answers over the image and its mirror image, "scales" also over three sizes
+            (`ttdg.adaptation.answer_views`). A number is the option `views` of the methods that have one.
         **options: options of the method; `defaults(method)` lists them.
     """
+    if isinstance(views, str):
+        return build_adapter(model, method, options, views)
+    return build_adapter(model, method, {**options, "views": views})
+
+
+def build_adapter(
+    model: nn.Module | Trained, method: str, options: Mapping[str, Any], views: str = "plain"
+) -> Adapter:
+    """Do the same as `adapt`, with the options as a mapping, so that none can be mistaken for the argument `views`."""
     if method not in METHODS:
         raise UserError(f"unknown method {method!r}{suggestion(method, METHODS)}")
     values = {name: checked(method, name, value) for name, value in options.items()}
     network, parts = (model, {}) if isinstance(model, nn.Module) else (model.network, model.parts)
     fitted = required_parts(method, METHODS[method].parts, parts)
-    return METHODS[method].build(copy.deepcopy(network), *fitted, **values)
+    views = effective_views(METHODS[method], views)  # raises for a wrong name before the network is copied
+    adapter = METHODS[method].build(copy.deepcopy(network), *fitted, **values)
+    if views == "plain":
+        return adapter
+    return with_views(adapter, METHODS[method], views, values.get("head", "softmax"))
 
 
 def required_parts(method: str, needs: tuple[str, ...], parts: Mapping[str, Part]) -> list[Part]:

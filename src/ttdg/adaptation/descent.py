@@ -6,11 +6,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ttdg.networks.capture import make_capturable
-
 
 class Descent:
-    """A fused optimiser over chosen parameters that skips every loss that is not finite.
+    """A fused optimiser (Adam, or SGD without momentum) over chosen parameters that skips a loss that is not finite.
 
     The device skips the step by itself (through `found_inf`, the flag that a gradient scaler sets), so that the host
     does not wait for the loss.
@@ -31,8 +29,7 @@ class Descent:
     def restart(self) -> None:
         """Replace the optimiser by a new one, without moments."""
         if self.kind == "sgd":
-            self.optimiser: Any = torch.optim.SGD(self.parameters, self.lr, momentum=0.9, fused=True)
-            make_capturable(self.optimiser)  # creates the momentum buffers, which a skipped first step needs
+            self.optimiser: Any = torch.optim.SGD(self.parameters, self.lr, fused=True)
         else:
             self.optimiser = torch.optim.Adam(self.parameters, self.lr, self.betas, fused=True)
 

@@ -50,4 +50,8 @@ HEAD = Option(
     "how logits become probabilities: softmax over the channels, or sigmoid of each channel",
     "this project: its networks predict classes that exclude each other",
 )
+NOISE = Option(
+    "noise of the photometric views: standard deviation up to 0.05 (released) or its square root (strong)",
+    "GraTa's code, whose library takes the drawn variance as the standard deviation",
+)
 SEED = Option("seed of the method's random numbers", "this project: a fixed seed makes runs repeatable", ANY)

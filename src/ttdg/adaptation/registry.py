@@ -31,6 +31,7 @@ from ttdg.adaptation.methods import (
 )
 from ttdg.adaptation.options import Range
 from ttdg.adaptation.site_learning import self_training
+from ttdg.adaptation.source_free import cbmt, cpr, dpl, upl_sfda
 from ttdg.adaptation.universe import choice, gradient, literal
 from ttdg.adaptation.universe import method as universe
 from ttdg.errors import UserError, suggestion
@@ -46,6 +47,10 @@ METHODS: dict[str, Method] = {
     "universe-gradient": gradient.METHOD,
     "universe-literal": literal.METHOD,
     "self-training": self_training.METHOD,
+    "cbmt": cbmt.METHOD,
+    "dpl": dpl.METHOD,
+    "upl-sfda": upl_sfda.METHOD,
+    "cpr": cpr.METHOD,
     "sar": sar.METHOD,
     "dltta": dltta.METHOD,
     "domainadaptor": domain_adaptor.METHOD,

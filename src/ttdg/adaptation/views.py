@@ -5,6 +5,7 @@ Random numbers come from a generator on the images' device, so that the device n
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -14,6 +15,7 @@ from ttdg.adaptation import losses
 from ttdg.data.transforms import blur
 
 Images = Float[Tensor, "b c h w"]
+Noise = Literal["released", "strong"]  # standard deviation up to 0.05, or its square root
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,12 @@ def average_over_views(
     return losses.mixture(torch.stack([view.inverse(network(view(images))) for view in views]), head)
 
 
-def photometric_view(images: Images, generator: Generator) -> Images:
+def photometric_view(images: Images, generator: Generator, noise: Noise = "released") -> Images:
     """Change brightness, contrast, gamma, noise and sharpness of each image at random; geometry stays the same.
 
-    The order, strengths and probabilities are GraTa's, except for the noise: its standard deviation is the square
-    root of a value up to 0.05 (up to 0.22), while GraTa's code takes that value itself as the standard deviation.
+    The order, strengths and probabilities are GraTa's. The standard deviation of the noise is up to 0.05: the library
+    of the authors takes the drawn "variance" as the standard deviation. For the noise "strong" it is the square root of
+    that value (up to 0.22).
     Brightness is drawn for each channel, all other strengths for each image. Each image is scaled to [0, 1] by its own
     minimum and maximum and scaled back at the end, so that the function works for any normalisation of the input.
     """
@@ -80,8 +83,9 @@ def photometric_view(images: Images, generator: Generator) -> Images:
     x = (mean + strengths(0.5, 1.5, 0.75, 1.0) * (x - mean)).clamp(*_extremes(x, (2, 3)))  # contrast
     dark, light = _extremes(x)
     x = light - (light - dark) * (1 - min_max_scaled(x)) ** strengths(0.5, 2.0, 0.75, 1.0)  # inverted gamma
-    noise = torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
-    x = x + strengths(0.0, 0.05, 0.5, 0.0).sqrt() * noise
+    grain = torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
+    drawn = strengths(0.0, 0.05, 0.5, 0.0)
+    x = x + (drawn.sqrt() if noise == "strong" else drawn) * grain
     x = blur(x, strengths(0.5, 1.5, 0.5, 0.0).flatten())
     low, high = _extremes(images)
     return (low + (high - low) * min_max_scaled(x)).to(images.dtype)

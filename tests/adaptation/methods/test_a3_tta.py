@@ -112,6 +112,15 @@ def test_three_steps_by_hand(head, ready):
         assert alike(adapter.teacher, teacher)
 
 
+def test_all_weights_are_trained_the_last_layer_s_too(ready):
+    source = ready("a3-tta", 3, 3)
+    adapter = source.adapt("a3-tta", lr=1e-2)
+    adapter(some(0))
+    start, now = dict(source.network.named_parameters()), dict(adapter.network.named_parameters())
+    assert {name for name, p in now.items() if not torch.equal(p, start[name])} == start.keys()
+    assert "head.weight" in start
+
+
 def test_the_bank_holds_the_forty_surest_maps(ready):
     adapter = ready("a3-tta").adapt("a3-tta", lr=0.0)
     for seed in range(6):

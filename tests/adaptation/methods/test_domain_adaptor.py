@@ -1,12 +1,13 @@
 import copy
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from ttdg.adaptation import adapt, losses
+from ttdg.adaptation import adapt, defaults, losses
 from ttdg.adaptation.methods.domain_adaptor import gem
 from ttdg.networks import batchnorm
 from ttdg.networks.batchnorm.adamix import ADAMIX, FoldingMode, StatisticsTable, batch_weight, source_table
@@ -187,11 +188,47 @@ def test_a_batch_like_the_source_is_left_to_the_source():
     assert source_weight((same[0][None], same[1][None]), same, same).item() == 1
 
 
-def test_one_step_is_sgd_on_gem_from_the_rectified_parameters():
+def gem_in_numpy(z: np.ndarray) -> tuple[float, float]:
+    """GEM-T of samples (n, classes) with the authors' product of shapes (n,) and (n, 1), and sample by sample."""
+    z = z - z.mean(1, keepdims=True)
+    T = 2 * z.std(1, keepdims=True, ddof=1)
+    p = np.exp(z / T) / np.exp(z / T).sum(1, keepdims=True)
+    H = -(p * np.log(p)).sum(1)
+    product = H * T**2
+    assert product.shape == (len(z), len(z))
+    return float(product.mean()), float((H * T[:, 0] ** 2).mean())
+
+
+def test_gem_has_the_value_of_the_authors_broadcast_by_default_and_that_of_each_sample_by_name():
+    """All temperatures of these logits are inside the interval to which they are clipped."""
+    generator = torch.Generator().manual_seed(2)
+    logits = 1.5 * torch.randn(3, 4, 6, 6, dtype=torch.float64, generator=generator).square()
+    released, by_sample = gem_in_numpy(logits.movedim(1, -1).flatten(0, 2).numpy())
+    assert abs(released - by_sample) > 0.1
+    assert gem(logits, "gem-t", "softmax").item() == pytest.approx(released)
+    assert gem(logits, "gem-t", "softmax", "sample").item() == pytest.approx(by_sample)
+    assert defaults("domainadaptor")["weighting"] == "released"
+
+
+def test_sure_pixels_have_the_smaller_gradient_by_default_and_the_larger_one_by_sample():
+    """Two pixels with the same direction of logits, one of them five times as long: the gradients are as 1/T or T."""
+    z = (
+        torch.tensor([[1.0, -1.0, 0.5], [5.0, -5.0, 2.5]], dtype=torch.float64)
+        .T[None, :, None]
+        .requires_grad_()
+    )
+    for weighting, ratio in (("released", 1 / 5), ("sample", 5)):
+        (gradient,) = torch.autograd.grad(gem(z, "gem-t", "softmax", weighting), z)
+        unsure, sure = gradient[0, :, 0].norm(dim=0)
+        assert (sure / unsure).item() == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize("weighting", ["released", "sample"])
+def test_one_step_is_sgd_on_gem_from_the_rectified_parameters(weighting):
     torch.manual_seed(0)
     conv, norm, head = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Conv2d(4, 3, 1)
     x, lr = torch.randn(2, 3, 8, 8), 0.1
-    adapter = adapt(nn.Sequential(conv, norm, head), "domainadaptor", lr=lr)
+    adapter = adapt(nn.Sequential(conv, norm, head), "domainadaptor", lr=lr, weighting=weighting)
     answer = adapter(x)
 
     h = conv(x).detach()
@@ -204,9 +241,11 @@ def test_one_step_is_sgd_on_gem_from_the_rectified_parameters():
     h = (h - mean[:, None, None]) / (biased + norm.eps).sqrt()[:, None, None]
     z = head(h * theta[0][:, None, None] + theta[1][:, None, None])
     z = z - z.mean(1, keepdim=True).detach()
-    T = (2 * z.std(1, keepdim=True)).detach()
+    T = (2 * z.std(1, keepdim=True)).detach().clamp(min=0.1)
     p = (z / T).softmax(1)
-    grads = torch.autograd.grad((-(T**2) * p * p.log()).sum(1).mean(), theta)
+    H = -(p * p.log()).sum(1)
+    loss = H.mean() * (T**2).mean() if weighting == "released" else (H * T[:, 0] ** 2).mean()
+    grads = torch.autograd.grad(loss, theta)
     stepped = [t.detach() - lr * g for t, g in zip(theta, grads, strict=True)]
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(adapter.parameters, stepped, strict=True))
     assert torch.allclose(answer, head(h * stepped[0][:, None, None] + stepped[1][:, None, None]), atol=1e-5)
@@ -223,27 +262,36 @@ def test_a_batch_with_the_sources_statistics_is_answered_as_by_the_source(images
     assert torch.allclose(answer, network(x), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("weighting", ["released", "sample"])
 @pytest.mark.parametrize("head", ["softmax", "sigmoid"])
-def test_its_own_step_lowers_gem_at_the_temperature_it_was_taken_at(head):
+def test_its_own_step_lowers_gem_at_the_temperature_it_was_taken_at(head, weighting):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Conv2d(4, 3, 1))
     x = torch.randn(2, 3, 8, 8)
-    before, after = (adapt(network, "domainadaptor", lr=lr, head=head)(x) for lr in (0.0, 0.1))
+    before, after = (
+        adapt(network, "domainadaptor", lr=lr, head=head, weighting=weighting)(x) for lr in (0.0, 0.01)
+    )
     pairs = [z if head == "softmax" else torch.stack([z, -z], 1) / 2 for z in (before, after)]
     T = 2 * pairs[0].std(1, keepdim=True)
-    start, end = ((T**2 * torch.special.entr((z / T).softmax(1))).sum(1).mean() for z in pairs)
-    assert end < start - 1e-4
+    squares = (T**2).mean() if weighting == "released" else T**2
+    start, end = ((squares * torch.special.entr((z / T).softmax(1))).sum(1).mean() for z in pairs)
+    assert end < start - 1e-5
 
 
 @pytest.mark.parametrize("head", ["softmax", "sigmoid"])
 def test_the_plain_prediction_is_a_fixed_target_of_the_softened_one(head):
-    """The gradient of −T²·Σ q log p_T is T·(p_T − q) if q has no gradient."""
+    """The gradient of −T²·Σ q log p_T is T·(p_T − q) if q has no gradient, and mean(T²)/T·(p_T − q) with mean(T²)."""
     z = torch.randn(2, 3, 4, 4, dtype=torch.float64, requires_grad=True)
-    (gradient,) = torch.autograd.grad(gem(z, "gem-skd", head).sum(), z)
+    samples = 32 if head == "softmax" else 96
+    gradient, by_sample = (
+        samples * torch.autograd.grad(gem(z, "gem-skd", head, weighting), z)[0]
+        for weighting in ("released", "sample")
+    )
     T = 2 * z.std(1, keepdim=True) if head == "softmax" else 2**0.5 * z.abs()
     T = T.clamp(0.1, 20)
-    expected = T * (losses.probabilities(z / T, head) - losses.probabilities(z, head))
-    assert torch.allclose(gradient, expected)
+    expected = losses.probabilities(z / T, head) - losses.probabilities(z, head)
+    assert torch.allclose(by_sample, T * expected)
+    assert torch.allclose(gradient, (T**2).mean() / T * expected)
 
 
 @pytest.mark.parametrize("head", ["softmax", "sigmoid"])
@@ -253,15 +301,17 @@ def test_gem_at_temperature_one_is_the_entropy(head, monkeypatch):
     monkeypatch.setattr(domain_adaptor, "TEMPERATURES", (1.0, 1.0))
     logits = torch.randn(2, 3, 4, 4)
     ours = gem(logits, "gem-t", head)
-    assert torch.allclose(ours.mean(), losses.entropy(logits, head).mean(), atol=1e-6)
+    assert torch.allclose(ours, losses.entropy(logits, head).mean(), atol=1e-6)
 
 
-@pytest.mark.parametrize("loss", ["gem-t", "gem-skd"])
+@pytest.mark.parametrize(
+    ("loss", "weighting"), [("gem-t", "released"), ("gem-t", "sample"), ("gem-skd", "sample")]
+)
 @pytest.mark.parametrize("head", ["softmax", "sigmoid"])
-def test_a_step_down_gem_makes_predictions_surer(loss, head):
+def test_a_step_down_gem_makes_predictions_surer(loss, weighting, head):
     logits = torch.randn(2, 3, 4, 4, requires_grad=True)
-    (gradient,) = torch.autograd.grad(gem(logits, loss, head).mean(), logits)
+    (gradient,) = torch.autograd.grad(gem(logits, loss, head, weighting), logits)
     before, after = (losses.entropy(z, head).mean() for z in (logits, logits - 1e-2 * gradient))
     assert after < before
-    flat = gem(torch.zeros(1, 2, 3, 3, requires_grad=True), loss, head)
+    flat = gem(torch.zeros(1, 2, 3, 3, requires_grad=True), loss, head, weighting)
     assert flat.isfinite().all()

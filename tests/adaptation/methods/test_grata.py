@@ -40,10 +40,19 @@ def test_opposed_gradients_change_nothing(monkeypatch):
     )
 
 
-@pytest.mark.parametrize(("head", "form"), [("softmax", "full"), ("sigmoid", "full"), ("sigmoid", "half")])
-def test_one_step_by_hand(head, form):
+@pytest.mark.parametrize(
+    ("head", "form", "noise"),
+    [
+        ("softmax", "full", "released"),
+        ("sigmoid", "full", "released"),
+        ("sigmoid", "half", "released"),
+        ("softmax", "full", "strong"),
+    ],
+)
+def test_one_step_by_hand(head, form, noise):
     network, lr = a_network(), 1e-2
-    adapter = adapt(network, "grata", lr=lr, head=head, entropy_form=form, seed=7)
+    other = {} if noise == "released" else {"noise": noise}
+    adapter = adapt(network, "grata", lr=lr, head=head, entropy_form=form, seed=7, **other)
     adapter(X)
 
     model = copy.deepcopy(network).train()
@@ -62,7 +71,7 @@ def test_one_step_by_hand(head, form):
         teacher = [squash(model(X)), squash(model(X.flip(3))).flip(3), squash(model(X.flip(2))).flip(2)]
         teacher += [squash(model(X.rot90(k, (2, 3)))).rot90(-k, (2, 3)) for k in (1, 2, 3)]
         q = torch.stack(teacher).mean(0)
-    z = model(photometric_view(X, torch.Generator().manual_seed(7)))
+    z = model(photometric_view(X, torch.Generator().manual_seed(7), noise))
     if head == "softmax":
         loss = -(q * z.log_softmax(1)).sum(1).mean()
     else:
@@ -85,7 +94,7 @@ def test_half_the_entropy_of_a_softmax_is_a_mistake():
 def test_consistency_falls_for_a_fixed_view_and_teacher(monkeypatch):
     teacher = 3 * adapt(a_network(), "norm")(X)
     monkeypatch.setattr(grata.views, "average_over_views", lambda *_: teacher)
-    monkeypatch.setattr(grata.views, "photometric_view", lambda images, generator: images)
+    monkeypatch.setattr(grata.views, "photometric_view", lambda images, *_: images)
     adapter, losses = adapt(a_network(), "grata", lr=1e-2), []
     for _ in range(20):
         adapter(X)

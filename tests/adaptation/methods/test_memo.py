@@ -20,7 +20,7 @@ def a_network() -> nn.Sequential:
 @pytest.mark.parametrize("head", ["softmax", "sigmoid"])
 def test_identical_views_make_it_plain_entropy_minimisation_on_all_weights(head, monkeypatch):
     monkeypatch.setattr(memo, "SQUARE_VIEWS", (View(),))
-    monkeypatch.setattr(memo, "photometric_view", lambda images, generator: images)
+    monkeypatch.setattr(memo, "photometric_view", lambda images, *_: images)
     network, lr = a_network(), 0.1
     adapter = adapt(network, "memo", lr=lr, views=3, head=head)
     adapter(X)
@@ -68,6 +68,14 @@ def test_its_step_is_that_of_a_pass_for_each_view():
     assert max(g.abs().max() for g in grads) > 1e-3
     for moved, start, g in zip(adapter.network.parameters(), plain.parameters(), grads, strict=True):
         assert torch.allclose(moved, start - lr * g, atol=1e-5)
+
+
+@pytest.mark.parametrize("noise", ["released", "strong"])
+def test_its_views_have_the_noise_that_is_asked_for(noise):
+    adapter = adapt(a_network(), "memo", **({} if noise == "released" else {"noise": noise}))
+    adapter.generator.manual_seed(3)
+    expected = photometric_view(X.repeat(7, 1, 1, 1), torch.Generator().manual_seed(3), noise)
+    assert torch.equal(torch.cat(adapter._photometric_variants(X)[1:]), expected)
 
 
 def test_each_batch_begins_anew():

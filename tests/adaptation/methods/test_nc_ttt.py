@@ -1,5 +1,6 @@
 """NC-TTT: the soft target, which values change, and the output of the discriminator after a step."""
 
+import copy
 import math
 
 import pytest
@@ -107,6 +108,25 @@ def test_every_batch_begins_at_the_source(ready, optimiser):
     a(torch.randn(2, 3, 32, 32))
     x = torch.randn(2, 3, 32, 32)
     assert torch.equal(a(x), b(x))
+
+
+def test_sgd_has_no_momentum(ready):
+    """Three steps θ ← θ − lr·∇ mean softplus(d), with BatchNorm in training mode, by plain autograd."""
+    source, lr, x = ready("nc-ttt"), 1e-2, torch.randn(2, 3, 32, 32)
+    adapter = source.adapt("nc-ttt", lr=lr, steps=3, optimiser="sgd")
+    adapter(x)
+    network, d = copy.deepcopy(source.network).train(), adapter.discriminator
+    early = {name: p for name, p in network.named_parameters() if name.startswith(EARLY)}
+    for _ in range(3):
+        loss = torch.log1p(d(network.encode(x)[2]).exp()).mean()
+        gradients = torch.autograd.grad(loss, list(early.values()))
+        with torch.no_grad():
+            for p, g in zip(early.values(), gradients, strict=True):
+                p -= lr * g
+    now, start = dict(adapter.network.named_parameters()), dict(source.network.named_parameters())
+    assert max((p - start[name]).abs().max() for name, p in early.items()) > 1e-3
+    for name, p in early.items():
+        assert torch.allclose(now[name], p, atol=1e-5), name
 
 
 def test_a_discriminator_learns_to_tell_noise():

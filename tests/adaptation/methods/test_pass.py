@@ -3,12 +3,15 @@
 import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ttdg.adaptation.methods.pass_ import METHOD, pass_momentum
+from ttdg.adaptation import defaults
+from ttdg.adaptation.methods.pass_ import METHOD, pass_momentum, published_uncertainty
 from ttdg.adaptation.pass_prompts import Prompts, keep_top_channels
+from ttdg.evaluation.tuning import configurations
 from ttdg.networks import split
 
 
@@ -60,7 +63,7 @@ def test_where_the_source_is_surer_it_answers(ready):
     source = ready("pass")
     adapter = source.adapt("pass", lr=0.1)
     answer, plain = torch.randn(3, 2, 8, 8), torch.randn(3, 2, 8, 8)
-    answer[0] *= 10  # sure
+    answer[0] *= 10  # sure, with some foreground
     plain[1] *= 10
     answer[2] = float("nan")
     chosen = adapter._less_uncertain(answer, plain)
@@ -68,7 +71,7 @@ def test_where_the_source_is_surer_it_answers(ready):
     assert torch.equal(chosen[1:], plain[1:])
 
 
-@pytest.mark.parametrize("fallback", ["full", "half"])
+@pytest.mark.parametrize("fallback", ["published", "entropy"])
 def test_the_answer_is_the_source_s_or_the_adapted_one_image_by_image(ready, fallback):
     source = ready("pass")
     adapted = source.adapt("pass", lr=0.05, fallback="never")(images(count=4))
@@ -175,9 +178,51 @@ def test_attention_is_a_softmax_over_prompts_of_scaled_products_cut_to_the_neare
             assert torch.allclose(found[image, c], expected, atol=1e-4)
 
 
-def test_the_half_entropy_is_divided_by_the_foreground_s_mass(ready):
+def discs(*probabilities: float) -> np.ndarray:
+    """Foreground probabilities of 40 × 40 pixels for each value: that value inside a disc, 1e-3 outside it."""
+    y, x = np.mgrid[:40, :40]
+    inside = (y - 20) ** 2 + (x - 20) ** 2 < 100
+    return np.stack([np.where(inside, p, 1e-3) for p in probabilities])
+
+
+@pytest.mark.parametrize("head", ["softmax", "sigmoid"])
+def test_an_empty_mask_does_not_replace_the_source_s_disc_unless_the_entropy_decides(ready, head):
+    """Values in NumPy, from the published formula −Σp log p/Σp: 6.9 for the empty mask, about 0.2 for the disc."""
+    p = discs(1e-3, 0.95)
+    score = -(p * np.log(p)).sum((1, 2)) / p.sum((1, 2))
+    assert score[0] == pytest.approx(np.log(1000))
+    assert score[1] < 0.3
+    entropy = -(p * np.log(p) + (1 - p) * np.log(1 - p)).mean((1, 2))
+    assert entropy[0] < entropy[1]
+    q = torch.tensor(p, dtype=torch.float32)
+    logits = (
+        torch.stack([(1 - q).log(), q.log()], 1) if head == "softmax" else (q.log() - (1 - q).log())[:, None]
+    )
+    empty, disc = logits[:1], logits[1:]
+    published, other = (ready("pass").adapt("pass", head=head, **o) for o in ({}, {"fallback": "entropy"}))
+    assert published._uncertainty(logits).tolist() == pytest.approx(score.tolist(), rel=1e-4)
+    assert other._uncertainty(logits).tolist() == pytest.approx(entropy.tolist(), rel=1e-4)
+    assert torch.equal(published._less_uncertain(empty, disc), disc)
+    assert torch.equal(published._less_uncertain(disc, empty), disc)
+    assert torch.equal(other._less_uncertain(empty, disc), empty)
+
+
+def test_a_mask_whose_probabilities_round_to_zero_has_a_score():
+    """All pixels have p = e⁻²⁰⁰, which is 0 in single precision; the weighted mean of −log p is 200."""
+    assert published_uncertainty(torch.full((1, 1, 8, 8), -200.0), "sigmoid").item() == pytest.approx(200)
+
+
+def test_the_defaults_are_the_published_setting_and_the_search_offers_both_scores():
+    setting = {"lr": 5e-3, "steps": 2, "decay": 0.94, "least": 0.01, "fallback": "published"}
+    assert setting.items() <= defaults("pass").items()
+    offered = configurations("pass")
+    assert {"lr": 5e-3, "fallback": "published"} in offered
+    assert {point["fallback"] for point in offered} == {"published", "entropy"}
+
+
+def test_the_published_score_is_divided_by_the_foreground_s_mass(ready):
     """Two pixels of foreground 0.9 and 0.2: the published measure, by hand."""
-    adapter = ready("pass").adapt("pass", fallback="half")
+    adapter = ready("pass").adapt("pass")
     p = torch.tensor([0.9, 0.2])
     logits = torch.stack([(1 - p).log(), p.log()]).view(1, 2, 1, 2)
     expected = -(0.9 * math.log(0.9) + 0.2 * math.log(0.2)) / 1.1

@@ -1,12 +1,13 @@
 import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from ttdg.adaptation.memory import Bank
-from ttdg.adaptation.methods.tegda import dropout_agreement, symmetric_cross_entropy
+from ttdg.adaptation.methods.tegda import probability_agreement, symmetric_cross_entropy, vote_agreement
 
 
 def some(seed: int, count: int = 2) -> torch.Tensor:
@@ -16,13 +17,12 @@ def some(seed: int, count: int = 2) -> torch.Tensor:
 def test_sure_and_equal_predictions_agree_wholly_and_disjoint_ones_not_at_all():
     left, right = torch.full((1, 1, 4, 4), -40.0), torch.full((1, 1, 4, 4), -40.0)
     left[..., :2], right[..., 2:] = 40.0, 40.0
-    assert dropout_agreement(left, left.expand(3, 1, 1, 4, 4), "sigmoid").item() == pytest.approx(1, abs=1e-5)
-    assert dropout_agreement(left, right.expand(3, 1, 1, 4, 4), "sigmoid").item() == pytest.approx(
-        0, abs=1e-5
-    )
+    for samples, agreement in ((left, 1), (right, 0)):
+        found = probability_agreement(left, samples.expand(3, 1, 1, 4, 4), "sigmoid")
+        assert found.item() == pytest.approx(agreement, abs=1e-5)
 
 
-def test_agreement_is_the_dice_times_the_confidence_by_hand():
+def test_agreement_of_probabilities_is_the_dice_times_the_confidence_by_hand():
     generator = torch.Generator().manual_seed(0)
     logits, dropped = (
         torch.randn(2, 3, 6, 6, generator=generator),
@@ -36,22 +36,23 @@ def test_agreement_is_the_dice_times_the_confidence_by_hand():
             p = dropped[:, image].softmax(1)[:, label].mean(0)
             uncertainty = -(p * p.log2() + (1 - p) * (1 - p).log2())
             expected[image] += dice * (1 - uncertainty[masks.any(0)].mean()) / 2
-    ours = dropout_agreement(logits, dropped, "softmax")
+    ours = probability_agreement(logits, dropped, "softmax")
     assert torch.allclose(ours, expected, atol=1e-5)
     assert ((ours >= 0) & (ours <= 1)).all()
 
 
 def test_a_structure_that_is_absent_everywhere_is_a_perfect_agreement():
     empty = torch.tensor([9.0, -9.0])[None, :, None, None].expand(1, 2, 4, 4)
-    assert dropout_agreement(empty, empty.expand(5, 1, 2, 4, 4), "softmax").item() == pytest.approx(1)
+    for agreement in (vote_agreement, probability_agreement):
+        assert agreement(empty, empty.expand(5, 1, 2, 4, 4), "softmax").item() == pytest.approx(1)
 
 
 @pytest.mark.parametrize("quality", [1.0, 0.0])
 def test_the_teacher_stays_at_full_quality_and_becomes_the_student_at_none(quality, ready, monkeypatch):
     from ttdg.adaptation.methods import tegda
 
-    monkeypatch.setattr(
-        tegda, "dropout_agreement", lambda logits, dropped, head: torch.full((len(logits),), quality)
+    monkeypatch.setitem(
+        tegda.QUALITIES, "released", lambda logits, dropped, head: torch.full((len(logits),), quality)
     )
     source = ready("tegda")
     adapter = source.adapt("tegda", lr=1e-2)
@@ -74,8 +75,54 @@ def alike(ours: torch.nn.Module, expected: torch.nn.Module) -> bool:
     return all(torch.allclose(a, b, atol=1e-5) for (name, a), b in pairs if not name.endswith(".0.bias"))
 
 
+def votes_in_numpy(labels: np.ndarray, samples: np.ndarray) -> np.ndarray:
+    """Quality of the authors' 2-D code, in NumPy, for masks (b, r, h, w) of the prediction and (n, b, r, h, w)."""
+    n, b, r = samples.shape[:3]
+    dice = []
+    for sample in samples:
+        for own, other in zip(labels.any(1), sample.any(1), strict=True):
+            dice.append((2 * (own & other).sum() + 1e-5) / (own.sum() + other.sum() + 1e-5))
+    confidence = np.zeros((b, r))
+    for structure in range(r):
+        p = samples[:, :, structure].sum(0) / n
+        H = -p * np.log(p + 1e-6) - (1 - p) * np.log(1 - p + 1e-6)
+        H = (H - H.min() + 1e-6) / (H.max() - H.min() + 2e-6)
+        for image in range(b):
+            union = samples[:, image, structure].any(0)
+            confidence[image, structure] = ((1 - H[image])[union].sum() + 1e-6) / (union.sum() + 1e-6)
+    return np.mean(dice) * confidence.mean(1)
+
+
+def masks(logits: torch.Tensor, head: str) -> np.ndarray:
+    """Masks of the structures, behind all leading dimensions."""
+    if head == "sigmoid":
+        return (logits > 0).numpy()
+    return np.stack([(logits.argmax(-3) == label).numpy() for label in range(1, logits.shape[-3])], -3)
+
+
+@pytest.mark.parametrize("head", ["softmax", "sigmoid"])
+def test_by_default_quality_is_that_of_the_authors_votes(head, ready):
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(3, 4, 6, 6, generator=generator)
+    dropped = logits + torch.randn(10, 3, 4, 6, 6, generator=generator)
+    dropped[:, 0, 1] -= 9  # a structure that one image lacks
+    expected = votes_in_numpy(masks(logits, head), masks(dropped, head))
+    assert vote_agreement(logits, dropped, head).tolist() == pytest.approx(expected.tolist(), rel=1e-5)
+    assert (probability_agreement(logits, dropped, head).numpy() < expected - 0.05).all()
+    assert ready("tegda").adapt("tegda").quality == "released"
+
+
+def test_votes_that_agree_in_the_whole_batch_count_half():
+    """Minimum and maximum of the entropy are then equal, and the authors' small constants make it ½."""
+    logits = torch.full((1, 1, 4, 4), -40.0)
+    logits[..., :2] = 40.0
+    assert vote_agreement(logits, logits.expand(3, 1, 1, 4, 4), "sigmoid").item() == pytest.approx(
+        0.5, abs=1e-5
+    )
+
+
 def agreed(logits: torch.Tensor, dropped: torch.Tensor, head: str) -> torch.Tensor:
-    """Quality of one image: the mean over structures of Dice times confidence."""
+    """Quality of one image from probabilities: the mean over structures of Dice times confidence."""
     p = (dropped.softmax(1) if head == "softmax" else dropped.sigmoid()).mean(0)
     scores = []
     for label in range(1 if head == "softmax" else 0, len(logits)):
@@ -88,10 +135,12 @@ def agreed(logits: torch.Tensor, dropped: torch.Tensor, head: str) -> torch.Tens
     return torch.stack(scores).mean()
 
 
+@pytest.mark.parametrize("by_votes", [True, False], ids=["released", "probabilities"])
 @pytest.mark.parametrize("head", ["softmax", "sigmoid"])
-def test_three_steps_by_hand(head, ready):
+def test_three_steps_by_hand(head, by_votes, ready):
     source, lr = ready("tegda", 3, 3), 1e-3
-    adapter = source.adapt("tegda", lr=lr, head=head, seed=7)
+    other = {} if by_votes else {"quality": "probabilities"}
+    adapter = source.adapt("tegda", lr=lr, head=head, seed=7, **other)
     student = copy.deepcopy(source.network).train()  # training mode uses batch statistics
     teacher = copy.deepcopy(student).requires_grad_(False)
     optimiser, bank = torch.optim.Adam(student.parameters(), lr=lr, betas=(0.5, 0.999)), torch.empty(0)
@@ -109,7 +158,13 @@ def test_three_steps_by_hand(head, ready):
         kept = [deepest.detach() * (torch.rand(deepest.shape, generator=draw) >= 0.5) * 2 for _ in range(10)]
         with torch.no_grad():
             dropped = torch.stack([student.decode((*skips, deep)) for deep in kept], 1)
-            quality = torch.stack([agreed(z, d, head) for z, d in zip(logits, dropped, strict=True)]).mean()
+            if by_votes:
+                quality = (
+                    votes_in_numpy(masks(logits, head), masks(dropped.movedim(1, 0), head)).mean().item()
+                )
+            else:
+                pairs = zip(logits, dropped, strict=True)
+                quality = torch.stack([agreed(z, d, head) for z, d in pairs]).mean()
         if len(bank):
             cosine = F.cosine_similarity(deepest.detach().flatten(1)[:, None], bank.flatten(1)[None], dim=2)
             nearest, rows = (
@@ -131,6 +186,16 @@ def test_three_steps_by_hand(head, ready):
         assert torch.allclose(answer, student(images), atol=1e-4)
         assert alike(adapter.network, student)
         assert alike(adapter.teacher, teacher)
+
+
+def test_all_weights_are_trained_the_last_layer_s_too(ready):
+    source = ready("tegda", 3, 3)
+    adapter = source.adapt("tegda", lr=1e-2)
+    for seed in range(2):
+        adapter(some(seed))
+    start, now = dict(source.network.named_parameters()), dict(adapter.network.named_parameters())
+    assert {name for name, p in now.items() if not torch.equal(p, start[name])} == start.keys()
+    assert "head.weight" in start
 
 
 def test_features_are_blended_with_similar_ones_and_an_equal_one_changes_nothing(ready):

@@ -208,8 +208,11 @@ METHOD = Method(
     forwards=4,
     backwards=0,
     predict="before",
+    access="source labels",
+    flips=True,
     paper="this project",
     origin="margin 0.05, the loss that counts as harm; the regressor is fitted on simulated shifts of source images",
+    published=None,
     options={
         "margin": MARGIN,
         "evidence": Option(

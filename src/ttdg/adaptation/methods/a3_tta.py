@@ -6,8 +6,8 @@ Decisions: Images are scored from the forward pass of the batch; the authors' co
 image enters the bank before its anchor is searched, as in the authors' code, so that it may be its own anchor. Each
 image is blended by its own cosine (the authors' code takes that of the first image for all) and standardised by its
 own anchor. The network uses batch statistics; the running statistics, which the authors' training mode updates, are
-never read. Dropout is off. All weights are trained. The share by which the teacher follows the student is clamped to
-[0, 1].
+never read. Dropout is off. All weights are trained, as in the authors' code, which gives Adam those of the last layer
+too. The share by which the teacher follows the student is clamped to [0, 1].
 """
 
 import copy
@@ -155,6 +155,7 @@ METHOD = Method(
     forwards=4,
     backwards=2,
     predict="after",
+    access="source-free",
     paper="Wu et al., IEEE TIP 2025",
     origin="Adam 1e-4 (0.5, 0.999), bank of 40, weights 1, 5, 1 as released for M&Ms",
     options={

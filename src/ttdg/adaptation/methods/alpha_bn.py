@@ -26,8 +26,10 @@ METHOD = Method(
     forwards=1,
     backwards=0,
     predict="before",
+    access="source-free",
     paper="You et al. 2021",
     origin="alpha 0.1: a mild fixed mixture, not tuned on any data",
+    published=None,
     options={
         "alpha": Option(
             "weight of the test batch in the mixed statistics; 0 is `source`, 1 is close to `norm`",

@@ -142,9 +142,11 @@ METHOD = Method(
     forwards=8,
     backwards=1,
     predict="before",
+    access="source-free",
     paper="Wang et al., CVPR 2022",
     origin="momentum 0.999, restore 0.01 as published for CIFAR; lr 1e-5 and 6 views from segmentation ports "
     "(published 1e-3 and 32); threshold 0.9 (published 0.92) on foreground and border is ours",
+    published={"lr": 1e-3, "threshold": 0.92},
     options={
         "lr": LR.with_origin("a segmentation port (TEGDA's code); the authors' code has 1e-3 for CIFAR"),
         "steps": STEPS.with_origin("the authors' code"),

@@ -77,11 +77,19 @@ class DeyNet:
             self.descent.step(loss)
             self.loss = loss.detach()
         batchnorm.use(self.network, batchnorm.EVAL)
-        return self.predict_frozen(images)
+        return self._predict(images)
+
+    def predict_frozen(self, images: Images) -> Logits:
+        """Return the logits without a step; later batches get the same random numbers as without this call."""
+        state = self.generator.get_state()
+        try:
+            return self._predict(images)
+        finally:
+            self.generator.set_state(state)
 
     @torch.no_grad()
-    def predict_frozen(self, images: Images) -> Logits:
-        """Return the logits without a step: of the mean over corrupted copies, or of the images if `copies` is 0."""
+    def _predict(self, images: Images) -> Logits:
+        """Logits of the mean over corrupted copies, or of the images themselves if `copies` is 0."""
         if self.copies == 0:
             return self.network(images)
         predictions = [self.network(corrupt(images, self.generator)[0]) for _ in range(self.copies)]
@@ -126,6 +134,8 @@ METHOD = Method(
     forwards=3,
     backwards=1,
     predict="after",
+    access="source images",
+    post_hoc=True,
     paper="Wen et al., WACV 2024",
     origin="Adam, lr 1e-6, 1 step as published; a stream instead of folders and the part fitted afterwards are ours",
     options={

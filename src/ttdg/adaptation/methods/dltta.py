@@ -153,9 +153,11 @@ METHOD = Method(
     forwards=2,
     backwards=1,
     predict="after",
+    access="source-free",
     paper="Yang et al., TMI 2022",
     origin="memory 20, 8 neighbours, temperature 4, exp(D) as published for segmentation; lr 1e-4 with Adam on the "
     "entropy base (published 1e-3) is ours",
+    published={"lr": 1e-3},
     options={
         "lr": LR.with_origin("this project, for Adam on the entropy base; the authors' code has 1e-3"),
         "steps": STEPS.with_origin("the authors' code"),

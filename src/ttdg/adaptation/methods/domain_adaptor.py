@@ -8,10 +8,12 @@ logits.
 
 Decisions: Layers of the decoder are adapted too. The mixture uses unbiased variances, as the running variances are.
 γ' and β' are computed for the biased variance by which the layer then divides, so that the folded layer equals the
-mixed layer. The loss is the mean over pixels of T²·H; the authors' code multiplies the mean of H by the mean of T²,
-which weights pixels differently. Sigmoid channels are treated as two-class logits (z/2, −z/2); their GEM gradient
-grows with |z|, so T is clipped to [0.1, 20], and `loss="entropy"` is an alternative. GEM-Aug is left out. At batch 1,
-α is ½ in every layer.
+mixed layer. A sample is a pixel. The loss is mean(H)·mean(T²) over all samples, as in the authors' code, whose
+broadcast multiplies H and T² of every pair of samples; the gradient of a sample is then proportional to 1/T.
+`weighting="sample"` is mean(H·T²), with a gradient proportional to T: sure samples weigh more instead of less. Sigmoid
+channels are treated as two-class logits (z/2, −z/2), for which T is √2·|z| and the size of the gradient depends on |z|
+alone; T is clipped to [0.1, 20], and `loss="entropy"` is an alternative. GEM-Aug is left out. At batch 1, α is ½ in
+every layer.
 
 A step lowers GEM at the temperature of that step. The next step computes T from the new logits, so the reported loss
 may rise from step to step.
@@ -21,6 +23,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ttdg.adaptation import losses
@@ -30,21 +33,26 @@ from ttdg.networks import batchnorm
 from ttdg.networks.batchnorm.adamix import FoldingMode
 
 Loss = Literal["gem-t", "gem-skd", "entropy"]
+Weighting = Literal["released", "sample"]
 TEMPERATURES = (0.1, 20.0)  # T is clipped to this interval
 
 
-def gem(logits: Logits, loss: Loss, head: losses.Head) -> Tensor:
-    """Generalised entropy of each pixel: T²·H(softmax(z/T)) with T twice the standard deviation of z.
+def gem(
+    logits: Logits, loss: Loss, head: losses.Head, weighting: Weighting = "released"
+) -> Float[Tensor, ""]:
+    """Generalised entropy: mean(H)·mean(T²) with H of softmax(z/T) and T twice the standard deviation of z.
 
-    For "gem-skd" the target is the plain prediction, without gradient; "entropy" is the ordinary entropy.
+    For the weighting "sample" it is mean(H·T²). For "gem-skd" the target is the plain prediction, without gradient;
+    "entropy" is the mean of the ordinary entropy.
     """
     if loss == "entropy":
-        return losses.entropy(logits, head)
+        return losses.entropy(logits, head).mean()
     z = logits if losses.uses_softmax(logits.shape[1], head) else torch.stack([logits, -logits], 1) / 2
     T = (2 * z.detach().std(1, keepdim=True)).clamp(*TEMPERATURES)
     log_p = F.log_softmax(z / T, 1)
     target = log_p.exp() if loss == "gem-t" else z.detach().softmax(1)
-    return -(T.square() * target * log_p).sum(1)
+    H, squares = -(target * log_p).sum(1), T.square().squeeze(1)
+    return H.mean() * squares.mean() if weighting == "released" else (H * squares).mean()
 
 
 class DomainAdaptor(GradientAdapter):
@@ -55,11 +63,20 @@ class DomainAdaptor(GradientAdapter):
     steps on the GEM loss; forward pass for the prediction.
     """
 
-    def __init__(self, network: nn.Module, *, lr: float, steps: int, loss: Loss, head: losses.Head) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        lr: float,
+        steps: int,
+        loss: Loss,
+        weighting: Weighting,
+        head: losses.Head,
+    ) -> None:
         self.mode = FoldingMode(network)
         batchnorm.use(network, self.mode)
         super().__init__(
-            network, lambda logits: gem(logits, loss, head).mean(), batchnorm.affine_parameters(network),
+            network, lambda logits: gem(logits, loss, head, weighting), batchnorm.affine_parameters(network),
             lr=lr, steps=steps, predict="after", optimiser=torch.optim.SGD,
         )  # fmt: skip
 
@@ -91,10 +108,11 @@ def domain_adaptor(
     lr: float = 1e-3,
     steps: int = 1,
     loss: Loss = "gem-t",
+    weighting: Weighting = "released",
     head: losses.Head = "softmax",
 ) -> Adapter:
     """Build the adapter of method `domainadaptor`."""
-    return DomainAdaptor(network, lr=lr, steps=steps, loss=loss, head=head)
+    return DomainAdaptor(network, lr=lr, steps=steps, loss=loss, weighting=weighting, head=head)
 
 
 METHOD = Method(
@@ -106,14 +124,19 @@ METHOD = Method(
     forwards=2,
     backwards=1,
     predict="after",
+    access="source-free",
     paper="Zhang et al., ICCV 2023",
-    origin="SGD 1e-3, 1 step, GEM-T, anew for each batch: as published",
+    origin="SGD 1e-3, 1 step, GEM-T as mean(H)·mean(T²), anew for each batch: as released",
     options={
         "lr": LR.with_origin("the authors' code (SGD without momentum)"),
         "steps": STEPS.with_origin("the authors' code"),
         "loss": Option(
             "GEM with its own prediction as target, GEM with the unscaled prediction as target, or entropy",
             "the authors' code: gem-t; entropy is this project's, for sigmoid heads",
+        ),
+        "weighting": Option(
+            "mean of GEM over samples: mean(H)·mean(T²), or mean(H·T²); without effect for the loss entropy",
+            "the authors' code: released, by its broadcast; sample is each sample by its own T, as the formula reads",
         ),
         "head": HEAD,
     },

@@ -85,6 +85,7 @@ METHOD = Method(
     forwards=9,
     backwards=0,
     predict="after",
+    access="source-free",
     paper="Mirza et al., CVPR 2022",
     origin="momentum as published; 8 views are ours (published 64)",
     options={

@@ -5,9 +5,9 @@ Chen et al., Gradient Alignment Improves Test-Time Adaptation for Medical Image 
 Decisions: The entropy is the full one: binary and averaged over channels, or that of the softmax. The authors' code
 minimises −p log p only, summed over channels; `entropy_form="half"` reproduces it for sigmoid heads. The virtual step
 is the raw gradient, so that the sum makes it longer. Photometric views are drawn on the device and keep each image's
-range, so that they work for any normalisation of the input; their noise is stronger than in the authors' code
-(standard deviation up to 0.22 instead of 0.05). Teacher and student are both evaluated at the virtual step, as
-published.
+range, so that they work for any normalisation of the input. The noise has a standard deviation of up to 0.05, as in the
+authors' code, whose library takes the drawn "variance" as the standard deviation; `noise="strong"` takes its square
+root (up to 0.22). Teacher and student are both evaluated at the virtual step, as published.
 """
 
 from typing import Literal
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ttdg.adaptation import losses, views
 from ttdg.adaptation.adapter import Adapter, GradientAdapter, Images, Logits, Method
-from ttdg.adaptation.options import HEAD, LR, SEED, STEPS, Option
+from ttdg.adaptation.options import HEAD, LR, NOISE, SEED, STEPS, Option
 from ttdg.networks import batchnorm
 
 
@@ -49,9 +49,10 @@ class Grata(GradientAdapter):
         steps: int,
         head: losses.Head,
         form: Literal["full", "half"],
+        noise: views.Noise,
         seed: int,
     ) -> None:
-        self.head, self.form, self.seed = head, form, seed
+        self.head, self.form, self.noise, self.seed = head, form, noise, seed
         self.generator = torch.Generator(next(network.parameters()).device)
         self.cos = 0.0
         batchnorm.use(network, batchnorm.BATCH)
@@ -77,7 +78,8 @@ class Grata(GradientAdapter):
             torch._foreach_sub_(self.parameters, auxiliary)
             teacher = views.average_over_views(self.network, images, self.head)
         with torch.enable_grad():
-            loss = self.objective(self.network(views.photometric_view(images, self.generator)), teacher)
+            view = views.photometric_view(images, self.generator, self.noise)
+            loss = self.objective(self.network(view), teacher)
             pseudo = self.gradients(loss)
         self.loss = loss.detach()
         with torch.no_grad():
@@ -105,11 +107,12 @@ def grata(
     steps: int = 1,
     head: losses.Head = "softmax",
     entropy_form: Literal["full", "half"] = "full",
+    noise: views.Noise = "released",
     seed: int = 0,
 ) -> Adapter:
     """Build the adapter of method `grata`."""
     losses.check_entropy_form(entropy_form, head)
-    return Grata(network, lr=lr, steps=steps, head=head, form=entropy_form, seed=seed)
+    return Grata(network, lr=lr, steps=steps, head=head, form=entropy_form, noise=noise, seed=seed)
 
 
 METHOD = Method(
@@ -121,9 +124,9 @@ METHOD = Method(
     forwards=9,
     backwards=2,
     predict="after",
+    access="source-free",
     paper="Chen et al., AAAI 2025",
-    origin="Adam 1e-4, six views, photometric strengths except the noise: as published; full entropy, averaged over "
-    "channels, is ours",
+    origin="Adam 1e-4, six views, photometric strengths: as released; full entropy, averaged over channels, is ours",
     options={
         "lr": LR.with_origin("the authors' code (Adam)"),
         "steps": STEPS.with_origin("the authors' code"),
@@ -132,6 +135,7 @@ METHOD = Method(
             "entropy of the auxiliary gradient: full, or −p log p summed over sigmoid channels",
             "this project: full, because −p log p is not an entropy; the authors' code has half",
         ),
+        "noise": NOISE,
         "seed": SEED,
     },
     needs=("BatchNorm",),

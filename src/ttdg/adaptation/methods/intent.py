@@ -131,6 +131,7 @@ METHOD = Method(
     forwards=7,
     backwards=0,
     predict="before",
+    access="source-free",
     paper="Dong et al., CVPR Workshops 2024",
     origin="six mixtures, temperature 1: as published",
     options={

@@ -144,8 +144,11 @@ METHOD = Method(
     forwards=3,
     backwards=2,
     predict="after",
+    access="source labels",
+    post_hoc=True,
     paper="Chen et al., CVPR 2023",
     origin="Adam, lr 5e-6, 1 step as published; the segmentation form and the part fitted afterwards are ours",
+    published={"mapping": "element"},
     options={
         "lr": LR.with_origin("the authors' code (Adam)"),
         "steps": STEPS.with_origin("the authors' code"),

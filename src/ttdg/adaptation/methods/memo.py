@@ -4,8 +4,10 @@ Zhang et al., MEMO: Test Time Robustness via Adaptation and Augmentation, NeurIP
 
 Decisions: The mean prediction is taken pixel by pixel, over views that are undone. A mean over pixels too would only
 require a sure share of foreground. The views are the symmetries of the square with photometric changes; the first one
-is the image itself. Every call draws the same views, so that no prediction depends on earlier batches. BatchNorm
-mixes 1/17 of the batch statistics into the source statistics: the published prior strength N = 16 for one image.
+is the image itself. The photometric changes are those of GraTa's code, with noise of a standard deviation up to 0.05;
+`noise="strong"` takes its square root. Every call draws the same views, so that no prediction depends on earlier
+batches. BatchNorm mixes 1/17 of the batch statistics into the source statistics: the published prior strength N = 16
+for one image.
 """
 
 import torch
@@ -14,8 +16,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ttdg.adaptation import losses
 from ttdg.adaptation.adapter import Adapter, GradientAdapter, Images, Logits, Method
-from ttdg.adaptation.options import COUNT, HEAD, LR, SEED, SHARE, STEPS, Option
-from ttdg.adaptation.views import SQUARE_VIEWS, photometric_view
+from ttdg.adaptation.options import COUNT, HEAD, LR, NOISE, SEED, SHARE, STEPS, Option
+from ttdg.adaptation.views import SQUARE_VIEWS, Noise, photometric_view
 from ttdg.networks import batchnorm
 
 
@@ -51,9 +53,10 @@ class Memo(GradientAdapter):
     """
 
     def __init__(
-        self, network: nn.Module, *, lr: float, steps: int, views: int, alpha: float, head: losses.Head, seed: int
+        self, network: nn.Module, *, lr: float, steps: int, views: int, alpha: float, head: losses.Head,
+        noise: Noise, seed: int,
     ) -> None:  # fmt: skip
-        self.views, self.head, self.seed = views, head, seed
+        self.views, self.head, self.noise, self.seed = views, head, noise, seed
         self.mode = PerViewMixMode(alpha)
         if batchnorm.has_layers(network):
             batchnorm.use(network, self.mode)
@@ -108,7 +111,8 @@ class Memo(GradientAdapter):
         others = self.views - 1
         if not others:
             return [images]
-        return [images, *photometric_view(images.repeat(others, 1, 1, 1), self.generator).chunk(others)]
+        variants = photometric_view(images.repeat(others, 1, 1, 1), self.generator, self.noise)
+        return [images, *variants.chunk(others)]
 
 
 def memo(
@@ -119,10 +123,13 @@ def memo(
     views: int = 8,
     alpha: float = 1 / 17,
     head: losses.Head = "softmax",
+    noise: Noise = "released",
     seed: int = 0,
 ) -> Adapter:
     """Build the adapter of method `memo`."""
-    return Memo(network, lr=lr, steps=steps, views=views, alpha=alpha, head=head, seed=seed)
+    return Memo(
+        network, lr=lr, steps=steps, views=views, alpha=alpha, head=head, noise=noise, seed=seed,
+    )  # fmt: skip
 
 
 METHOD = Method(
@@ -134,9 +141,11 @@ METHOD = Method(
     forwards=9,
     backwards=8,
     predict="after",
+    access="source-free",
     paper="Zhang et al., NeurIPS 2022",
     origin="SGD, 1 step, N = 16 for BatchNorm as published; 8 views (published 32) and lr 1e-4 "
     "(published 5e-3 and 2.5e-4 for classification) are ours",
+    published={"lr": 5e-3, "views": 32},
     options={
         "lr": LR.with_origin(
             "this project, for segmentation; the paper has 5e-3 (CIFAR) and 2.5e-4 (ImageNet)"
@@ -153,6 +162,7 @@ METHOD = Method(
             SHARE,
         ),
         "head": HEAD,
+        "noise": NOISE,
         "seed": SEED,
     },
     reset="episodic",

@@ -12,8 +12,8 @@ fixed to the axes along which source features vary least, because a trained proj
 in log space. The discriminator stays in EVAL mode while the encoder adapts; the authors' code lets its statistics
 move. All parameters up to level 2 are trained with BatchNorm in TRAIN mode. The layers behind level 2 are neither run
 nor changed before the prediction, which uses EVAL mode, so that a step costs only a pass through the early encoder.
-The optimiser is Adam; `optimiser="sgd"` is what the flags of the authors' code lead to, but with momentum 0.9 instead
-of none.
+The optimiser is Adam, which the authors' code names for the adaptation. Its loop then replaces it for each batch by the
+one named for the training, by default SGD without momentum: `optimiser="sgd"`.
 """
 
 from typing import Literal
@@ -103,14 +103,17 @@ METHOD = Method(
     forwards=11,
     backwards=10,
     predict="after",
+    access="source images",
+    post_hoc=True,
     paper="Osowiechi et al., CVPR 2024",
-    origin="lr 1e-5 as published; 10 steps (published 50), Adam, level 2 and the part fitted afterwards are ours",
+    origin="lr 1e-5 as published; 10 steps (published 50), level 2 and the part fitted afterwards are ours",
+    published={"steps": 50, "optimiser": "sgd"},
     options={
         "lr": LR.with_origin("the authors' code"),
         "steps": STEPS.with_origin("this project, for speed; the authors' code has 50"),
         "optimiser": Option(
-            "Adam, or SGD with momentum 0.9",
-            "this project: adam; the authors' code takes SGD without momentum unless its training flag says otherwise",
+            "Adam, or SGD without momentum",
+            "the authors' code: its adaptation flag says adam, but its loop follows the training flag, which says sgd",
         ),
     },
     needs=("BatchNorm", "encode/decode"),

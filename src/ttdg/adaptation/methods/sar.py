@@ -157,10 +157,12 @@ METHOD = Method(
     forwards=2,
     backwards=2,
     predict="before",
+    access="source-free",
     paper="Niu et al., ICLR 2023",
     origin="ρ 0.05, margin 0.4·ln C, momentum 0.9 as published; recovery at 0.029·ln C is the published 0.2 "
     "rescaled from 1000 classes, and at half the first loss at most; lr 1e-3 (published 2.5e-4 at batch 64) from "
     "segmentation ports",
+    published={"lr": 2.5e-4},
     options={
         "lr": LR.with_origin("a segmentation port (TEGDA's code); the paper has 2.5e-4 at batch 64"),
         "steps": STEPS.with_origin("the paper"),

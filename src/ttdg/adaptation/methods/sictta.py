@@ -225,6 +225,7 @@ METHOD = Method(
     forwards=8,
     backwards=0,
     predict="before",
+    access="source-free",
     paper="SicTTA, Medical Image Analysis 2026",
     origin="a pool of 40, 5 neighbours, 200 pixels: as published",
     options={

@@ -81,8 +81,12 @@ class TasdR:
                 loss = self.objective(torch.cat(views))
             self.descent.step(loss)
             self.loss = loss.detach()
-        with torch.no_grad():
-            return self._predict(images)[0]
+        return self.predict_frozen(images)
+
+    @torch.no_grad()
+    def predict_frozen(self, images: Images) -> Logits:
+        """Return the corrected logits with the weights of the last batch, without a step."""
+        return self._predict(images)[0]
 
     def objective(self, views: Images) -> Tensor:
         """L_shape + L_mask of two views, concatenated along the batch."""
@@ -122,8 +126,11 @@ METHOD = Method(
     forwards=3,
     backwards=2,
     predict="after",
+    access="source labels",
+    post_hoc=True,
     paper="reconstructed after Liu et al., AAAI 2022 (no code published)",
     origin="all our choice: a reconstruction from the paper's outline, with the part fitted afterwards",
+    published=None,
     options={
         "lr": LR.with_origin(
             "this project: no value is published, and larger steps lead to constant predictions"

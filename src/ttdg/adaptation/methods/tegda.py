@@ -3,21 +3,24 @@
 Zhou et al., TEGDA: Test-time Evaluation-Guided Dynamic Adaptation for Medical Image Segmentation, MICCAI 2025.
 
 Decisions: Dropout acts on the deepest feature map and only the decoder runs again, so that networks without dropout
-layers, as all our source models are, can be evaluated. The quality of an image is the mean over structures of Dice
-times confidence, from mean probabilities. The authors' code takes the entropy of hard votes, scales it by its minimum
-and maximum, uses the Dice of the whole foreground and averages over the batch; our score is lower, so our teacher
-moves faster. A structure that is absent from all predictions counts as perfect agreement. The bank keeps the images
-with the best quality; the authors' code keeps those above the 95th percentile of the stream. The teacher becomes
-a·teacher + (1−a)·student, as in the authors' 2-D file; their 3-D file has it the other way round. All weights are
-trained.
+layers, as all our source models are, can be evaluated. The quality is that of the authors' 2-D code: the entropy of
+hard votes, scaled by its minimum and maximum over the batch, gives the confidence of each structure in each image; the
+Dice is that of the whole foreground, averaged over the batch. If all votes on a structure agree in the whole batch,
+the scaled entropy is ½. `quality="probabilities"` takes Dice and entropy of each structure in each image from mean
+probabilities, without scaling; it is lower, so that the teacher moves faster. A structure that is absent from all
+predictions has the confidence 1. The bank keeps the images with the best quality; the authors' code keeps those above
+the 95th percentile of the stream. The teacher becomes a·teacher + (1−a)·student, as in the authors' 2-D file; their 3-D
+file has it the other way round. All weights are trained, as in the authors' code, which gives Adam those of the last
+layer too.
 """
 
 import copy
 import math
 from functools import partial
+from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ttdg.adaptation import losses
@@ -29,26 +32,51 @@ from ttdg.networks.averaging import ema_update
 
 NEIGHBOURS = 5  # maps of the bank that refine a feature map
 CAPACITY = 40  # of the bank
+Quality = Literal["released", "probabilities"]
 
 
-def dropout_agreement(
+def vote_agreement(
     logits: Float[Tensor, "b c h w"], dropped: Float[Tensor, "n b c h w"], head: losses.Head
 ) -> Float[Tensor, "b"]:
-    """Quality in [0, 1] of each prediction, from n predictions under dropout.
+    """Quality in [0, 1] of each prediction, from the masks of n predictions under dropout, as in the authors' code.
+
+    The mean over samples and images of the Dice of the whole foreground, times the mean over structures of one minus
+    the scaled entropy of the votes over the union of the dropout masks.
+    """
+    mask, masks = losses.foreground(logits, head).flatten(2), _sample_masks(dropped, head)
+    whole, wholes = mask.any(1), masks.any(2)
+    both = (whole & wholes).sum(2)
+    dice = ((2 * both + 1e-5) / (whole.sum(1) + wholes.sum(2) + 1e-5)).mean()
+    votes, union = masks.to(logits.dtype).mean(0), masks.any(0)
+    H = -(votes * (votes + 1e-6).log() + (1 - votes) * (1 - votes + 1e-6).log())
+    low, high = (extreme((0, 2), keepdim=True) for extreme in (H.amin, H.amax))  # over the batch
+    scaled = (H - low + 1e-6) / (high - low + 2e-6)
+    return dice * ((((1 - scaled) * union).sum(2) + 1e-6) / (union.sum(2) + 1e-6)).mean(1)
+
+
+def probability_agreement(
+    logits: Float[Tensor, "b c h w"], dropped: Float[Tensor, "n b c h w"], head: losses.Head
+) -> Float[Tensor, "b"]:
+    """Quality in [0, 1] of each prediction, from n predictions under dropout, each structure for itself.
 
     For each structure: the mean Dice of the prediction with each dropout prediction, times one minus the normalised
     entropy of the mean dropout probability over the union of the dropout masks. The result is the mean over structures.
     """
-    n, b = dropped.shape[:2]
-    flat = dropped.flatten(0, 1)
-    mask = losses.foreground(logits, head).flatten(2)
-    masks = losses.foreground(flat, head).unflatten(0, (n, b)).flatten(3)
+    mask, masks = losses.foreground(logits, head).flatten(2), _sample_masks(dropped, head)
     both = (mask & masks).sum(3)
     dice = ((2 * both + 1e-6) / (mask.sum(2) + masks.sum(3) + 1e-6)).mean(0)
-    p = losses.probabilities(flat, head).unflatten(0, (n, b)).mean(0)[:, -mask.shape[1] :].flatten(2)
+    p = losses.probabilities(dropped.flatten(0, 1), head).unflatten(0, dropped.shape[:2])
+    p = p.mean(0)[:, -mask.shape[1] :].flatten(2)
     uncertainty = (torch.special.entr(p) + torch.special.entr(1 - p)) / math.log(2)
     union = masks.any(0)
     return (dice * (1 - (uncertainty * union).sum(2) / union.sum(2).clamp(min=1))).mean(1)
+
+
+def _sample_masks(dropped: Float[Tensor, "n b c h w"], head: losses.Head) -> Bool[Tensor, "n b r hw"]:
+    return losses.foreground(dropped.flatten(0, 1), head).unflatten(0, dropped.shape[:2]).flatten(3)
+
+
+QUALITIES = {"released": vote_agreement, "probabilities": probability_agreement}
 
 
 def symmetric_cross_entropy(a: Logits, b: Logits, head: losses.Head) -> Tensor:
@@ -76,9 +104,11 @@ class Tegda(GradientAdapter):
         steps: int,
         samples: int,
         dropout: float,
+        quality: Quality,
         head: losses.Head,
         seed: int,
     ) -> None:
+        self.quality = quality
         self.samples, self.dropout, self.head, self.seed = samples, dropout, head, seed
         self.bank = Bank(CAPACITY)
         if batchnorm.has_layers(split.require_split(network)):
@@ -109,7 +139,8 @@ class Tegda(GradientAdapter):
             features = split.encode(self.network, images)
             logits = split.decode(self.network, features, images)
             with torch.no_grad():
-                quality = dropout_agreement(logits, self._dropout_predictions(features, images), self.head)
+                dropped = self._dropout_predictions(features, images)
+                quality = QUALITIES[self.quality](logits, dropped, self.head)
             refined = split.decode(self.network, (*features[:-1], self._refined(features[-1])), images)
             loss = self.objective(logits, taught) + quality.mean() * self.objective(logits, refined)
         if torch.isfinite(loss):
@@ -154,11 +185,14 @@ def tegda(
     steps: int = 1,
     samples: int = 10,
     dropout: float = 0.5,
+    quality: Quality = "released",
     head: losses.Head = "softmax",
     seed: int = 0,
 ) -> Adapter:
     """Build the adapter of method `tegda`."""
-    return Tegda(network, lr=lr, steps=steps, samples=samples, dropout=dropout, head=head, seed=seed)
+    return Tegda(
+        network, lr=lr, steps=steps, samples=samples, dropout=dropout, quality=quality, head=head, seed=seed,
+    )  # fmt: skip
 
 
 METHOD = Method(
@@ -170,8 +204,9 @@ METHOD = Method(
     forwards=14,
     backwards=2,
     predict="after",
+    access="source-free",
     paper="Zhou et al., MICCAI 2025",
-    origin="Adam 1e-5 (0.5, 0.999), 10 samples, bank of 40, 5 neighbours as released; "
+    origin="Adam 1e-5 (0.5, 0.999), 10 samples and their quality, bank of 40, 5 neighbours as released; "
     "dropout 0.5 on the deepest map is ours",
     options={
         "lr": LR.with_origin("the authors' code (Adam, betas 0.5 and 0.999)"),
@@ -181,6 +216,10 @@ METHOD = Method(
             "probability with which a value of the deepest feature map is dropped",
             "this project: the authors' networks contain dropout layers, ours do not",
             Range(0.0, 0.99),
+        ),
+        "quality": Option(
+            "agreement of the samples: of hard votes and the whole foreground, or of each structure's probabilities",
+            "the authors' 2-D code: released; probabilities is this project's",
         ),
         "head": HEAD,
         "seed": SEED,

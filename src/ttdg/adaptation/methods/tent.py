@@ -53,8 +53,10 @@ METHOD = Method(
     forwards=1,
     backwards=1,
     predict="before",
+    access="source-free",
     paper="Wang et al., ICLR 2021",
     origin="Adam, 1 step as published; lr 1e-4 (published 1e-3 for CIFAR-C) is our choice for segmentation",
+    published={"lr": 1e-3},
     options={
         "lr": LR.with_origin("this project, for segmentation; the paper has 1e-3 for CIFAR-C"),
         "steps": STEPS.with_origin("the paper"),

@@ -203,8 +203,10 @@ METHOD = Method(
     forwards=2,
     backwards=1,
     predict="after",
+    access="source-free",
     paper="Chen et al., CVPR 2024",
     origin="as published; lr 0.01 is the published value for polyps (0.05 for fundus)",
+    published_for={"fundus": {"lr": 0.05}},
     options={
         "lr": LR.with_origin("the authors' code for polyps (Adam, betas 0.9 and 0.99); 0.05 for fundus"),
         "steps": STEPS.with_origin("the authors' code"),

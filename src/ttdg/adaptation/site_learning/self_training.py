@@ -228,9 +228,7 @@ OPTIONS = {
         "sharpen such that the area of each structure in each image stays the same",
         "this project: false, as CBMT has no such rule",
     ),
-    "dice": Option(
-        "add 1 − soft Dice of the structures to the loss", "this project: the loss of source training"
-    ),
+    "dice": Option("add 1 − soft Dice of the structures to the loss", "this project: as in source training"),
     "head": HEAD,
     "seed": SEED,
 }
@@ -243,8 +241,10 @@ METHOD = Method(
     forwards=49,  # 4 steps, each with 3 passes over 16 images, in units of a batch of 4; and the prediction
     backwards=16,
     predict="after",
+    access="source-free",
     paper="after Tang et al., MICCAI 2023 (CBMT), without its class balance",
     origin=PILOT,
+    published=None,
     options=OPTIONS,
     grid={"lr": (3e-5, 1e-4, 3e-4), "steps": (2, 4)},
 )

@@ -55,8 +55,11 @@ METHOD = Method(
     forwards=4,
     backwards=0,
     predict="before",
+    access="source labels",
+    flips=True,
     paper="after Lv et al., CVPR 2025",
     origin="margin 0.05, the loss that counts as harm; fitted on simulated shifts of source images",
+    published=None,
     options={
         "margin": MARGIN,
         "variant": Option(

@@ -59,8 +59,18 @@ class UniverseGradientAdapter(GradientAdapter):
             logits, maps = feature_maps(self.network, images)
             loss = self.objective(logits, maps, teacher)
         self._update(loss)
-        adapted = logits.detach().softmax(1)
-        return ((source + adapted) / 2 if self.average else adapted).clamp(min=1e-7).log()
+        return self._averaged(source, logits.detach())
+
+    @torch.no_grad()
+    def predict_frozen(self, images: Images) -> Logits:
+        """Return the log of the averaged probabilities without an update; no graph is remembered."""
+        source, _ = self._teacher_predictions(images)
+        self.mode.copies.refresh()
+        return self._averaged(source, self.network(images))
+
+    def _averaged(self, source: Tensor, adapted: Logits) -> Logits:
+        P = adapted.softmax(1)
+        return ((source + P) / 2 if self.average else P).clamp(min=1e-7).log()
 
     def matching_loss(self, logits: Logits, maps: dict[str, Tensor], teacher: Tensor) -> Tensor:
         """L = −Σ U* log softmax(𝒱𝒰ᵀ/τ) − Σ T log p, where T is the label that the matching gives each node."""
@@ -169,8 +179,10 @@ METHOD = Method(
     forwards=3,
     backwards=1,
     predict="before",
+    access="source labels",
     paper="Lv et al., CVPR 2025",
     origin="ours: lr, α and the averaging as in a first study on other sites",
+    published=None,
     options={
         "lr": Option("learning rate of Adam", STUDY, WEIGHT),
         "alpha": Option("weight of the batch statistics in BatchNorm", STUDY, SHARE),

@@ -156,6 +156,7 @@ METHOD = Method(
     forwards=2,
     backwards=1,
     predict="after",
+    access="source labels",
     paper="Lv et al., CVPR 2025",
     origin="lr 1e-3, τ 0.05: the paper's; λ ½: its code's; 50 iterations: this project, the paper gives no number",
     options={
