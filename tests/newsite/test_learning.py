@@ -136,7 +136,9 @@ def test_the_assessment_of_images_that_were_learned_is_not_written_beside_the_an
             return Assessment(("plain",) * 2, torch.tensor([0.5, 0.5]), torch.tensor([0.1, 0.1]))
 
     monkeypatch.setitem(
-        METHODS, "judging", Method(Judging, "", "nothing", "EVAL", True, 1, 0, "before", "", "")
+        METHODS,
+        "judging",
+        Method(Judging, "", "nothing", "EVAL", True, 1, 0, "before", "source-free", "", ""),
     )
     (images / "06.png").unlink()
     common = {"method": "judging", "batch": 2}

@@ -135,7 +135,7 @@ def test_a_self_assessing_method_gives_the_expected_dice_of_every_mask(
             choices = tuple("mixed" if other else "plain" for other in odd)
             return Assessment(choices, torch.where(odd, 0.9, 0.5), torch.full((self.count,), 0.2))
 
-    method = Method(Judging, "", "nothing", "EVAL", False, 1, 0, "before", "", "")
+    method = Method(Judging, "", "nothing", "EVAL", False, 1, 0, "before", "source-free", "", "")
     monkeypatch.setitem(METHODS, "judging", method)
     outcome = predict(disc_model, images, tmp_path / "out", method="judging", batch=2)
     found = manifest(outcome)
@@ -236,3 +236,9 @@ def test_a_journal_with_bytes_that_are_no_text_loses_only_those_lines(disc_model
     journal.write_bytes(b"\xff\xfe{broken\n" + journal.read_bytes())
     again = predict(disc_model, images, tmp_path / "out", method="norm")
     assert (again.done, again.kept) == (0, first.done)
+
+
+def test_other_views_answer_again_and_the_same_views_do_not(disc_model, images, tmp_path):
+    assert predict(disc_model, images, tmp_path / "out", method="norm").done == 7
+    assert predict(disc_model, images, tmp_path / "out", method="norm", views="flips").done == 7
+    assert predict(disc_model, images, tmp_path / "out", method="norm", views="flips").done == 0

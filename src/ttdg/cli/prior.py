@@ -1,10 +1,11 @@
-"""The command `ttdg prior inspect`."""
+"""The commands `ttdg prior`: `inspect`, and `carry`, whose code is in `ttdg.cli.carried`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ttdg.cli.carried import carry_command
 from ttdg.cli.options import (
     BenchmarkOption,
     DeviceOption,
@@ -19,12 +20,15 @@ from ttdg.errors import UserError
 if TYPE_CHECKING:
     from rich.table import Table
 
-app = typer.Typer(no_args_is_help=True, help="Inspect a morphology prior.")
+app = typer.Typer(no_args_is_help=True, help="Inspect a morphology prior, and what it carries.")
 
 
 @app.callback()
 def prior_command() -> None:
     """Inspect a morphology prior."""
+
+
+app.command("carry")(carry_command)
 
 
 @app.command("inspect")

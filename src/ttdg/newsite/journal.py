@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -31,6 +32,7 @@ class JournalEntry:
     expected_dice: float | None = None  # its expected Dice …
     expected_low: float | None = None  # … and the 80 % interval
     expected_high: float | None = None
+    remark: str = ""  # what the method says about its treatment of the site
 
 
 class Journal:
@@ -73,6 +75,11 @@ class Journal:
             for entry in entries
             if entry.status == "done" and entry.expected_dice is not None
         }
+
+    def remarks(self, files: Sequence[str]) -> dict[str, int]:
+        """Return what methods said of the answers to these files, each with the number of files."""
+        entries = [self.entries[file] for file in files if file in self.entries]
+        return dict(Counter(entry.remark for entry in entries if entry.remark))
 
     def add(self, *entries: JournalEntry) -> None:
         """Append entries and flush them to disk. The first call also removes lines that are no entry."""

@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
-from ttdg.adaptation import METHODS, Assessment, FrozenPredictor, Resumable, SelfAssessing, SiteLearner, adapt
+from ttdg.adaptation import (
+    METHODS,
+    Assessment,
+    FrozenPredictor,
+    Remarking,
+    Resumable,
+    SelfAssessing,
+    SiteLearner,
+    build_adapter,
+)
 from ttdg.adaptation.adapter import Images, Logits, Progress
 from ttdg.checkpoints import Model
 from ttdg.data import Case, open_folder
@@ -33,6 +42,7 @@ class FolderResult:
     manifest: Path
     expected_dice: Mapping[str, float]  # file → expected Dice of its mask, if the method predicts it
     stream: str  # the stream that was used
+    remarks: Mapping[str, int]  # what the method says about its treatment of the site → number of files
 
 
 def predict(
@@ -42,6 +52,7 @@ def predict(
     *,
     method: str = "source",
     options: Mapping[str, Any] | None = None,
+    views: str = "plain",
     stream: str | None = None,
     batch: int = 4,
     overlays: bool = True,
@@ -68,6 +79,7 @@ def predict(
         out: Folder to write.
         method: Name of the adaptation method.
         options: Options of the method.
+        views: `flips` averages the answers over the image and its mirror image, `scales` also over three sizes.
         stream: `online` or `folder`. None is `folder` for a method that learns a site (`SiteLearner`), else `online`.
         batch: Number of images that are adapted to together.
         overlays: Also draw each mask over its image.
@@ -76,8 +88,11 @@ def predict(
         learning: Called, in the stream `folder`, with the number of finished steps and the number of all steps.
     """
     options, journal = options or {}, Journal(out)
-    request = answer_key(method, json.dumps(options, sort_keys=True, default=str), str(batch))
-    adapter = adapt(model, method, **options)  # raises for a wrong request, before anything is written
+    other_views = () if views == "plain" else (views,)
+    request = answer_key(method, json.dumps(options, sort_keys=True, default=str), str(batch), *other_views)
+    adapter = build_adapter(
+        model, method, options, views
+    )  # raises for a wrong request, before anything is written
     if stream not in (None, "online", "folder"):
         raise UserError(f"a folder is answered in the stream 'online' or 'folder', not {stream!r}")
     stream = stream or ("folder" if isinstance(adapter, SiteLearner) else "online")
@@ -120,7 +135,8 @@ def predict(
             kept += len(loaded.files)
         else:
             entries = _write_answers(out, loaded, logits, assessment, greys)
-            journal.add(*(replace(entry, key=batch_key) for entry in entries))
+            remark = " ".join(adapter.remarks()) if isinstance(adapter, Remarking) else ""
+            journal.add(*(replace(entry, key=batch_key, remark=remark) for entry in entries))
             done += len(loaded.files)
         if saved is not None and learns_on_the_way and processed:
             saved.save_if_due(key, number)
@@ -129,7 +145,8 @@ def predict(
     manifest = journal.write_manifest(files)
     if saved is not None:
         saved.remove()
-    return FolderResult(done, kept, set_aside, manifest, journal.expected_dice(files), stream)
+    expected, remarks = journal.expected_dice(files), journal.remarks(files)
+    return FolderResult(done, kept, set_aside, manifest, expected, stream, remarks)
 
 
 def _write_answers(

@@ -1,7 +1,7 @@
 """The adapter of method "universe": self-training with labels that the judge and the universe correct."""
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -9,13 +9,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ttdg.adaptation.adapter import Assessment, Images, Logits, Progress, SelfAssessing
+from ttdg.adaptation.adapter import Assessment, Images, Logits, Progress, Remarking, SelfAssessing
 from ttdg.adaptation.judge.method import EvidenceKind, choose
-from ttdg.adaptation.site_learning.home import HomeStatistics, describe
 from ttdg.adaptation.site_learning.image_memory import ImageMemory
 from ttdg.adaptation.site_learning.self_training import SelfTraining
 from ttdg.adaptation.site_learning.soft_labels import Guide, mirror_mean, sharpen
-from ttdg.adaptation.universe.carried_labels import SitePoints, SiteSums, carry, source_points
+from ttdg.adaptation.universe.belief import belief
+from ttdg.adaptation.universe.carrier_controls import CarrierName, make_carrier
+from ttdg.adaptation.universe.carriers import CellBatch, CellLabels
 from ttdg.adaptation.universe.site_judge import (
     ADAPTED,
     CANDIDATES,
@@ -24,45 +25,39 @@ from ttdg.adaptation.universe.site_judge import (
     site_signals,
     stack_candidates,
 )
+from ttdg.adaptation.universe.site_verdict import SiteVerdict
 from ttdg.adaptation.universe.source_reading import Features, SourceReader, SourceReading
 from ttdg.adaptation.universe.stored_labels import StoredLabels, as_bytes, notes
 from ttdg.types import Part
 
 CHUNK = 16  # images of a pass over the memory
 JUDGED = 4  # images that share BatchNorm statistics in the judge's readings
-ITERATIONS = 2  # of the estimate of the site's points
 REFRESHES = 3  # of the carried labels while a folder is learned
-DOUBT = 2.0  # the site counts as losing if its expected gain is below 0 by more standard deviations than this
 
 
-class UniverseLearner(SelfTraining, SelfAssessing):
+class UniverseLearner(SelfTraining, SelfAssessing, Remarking):
     """Learns a site from the judge's labels first, then from the teacher's, with labels carried along the matching.
 
     `reader` predicts with the source network, whose weights never change. For each stored image the memory keeps the
-    judge's labels and expected Dice, and the labels carried through the universe. Without a `site_judge` every answer
-    is the adapted network's.
+    judge's labels and expected Dice, and the labels that the `carrier` brings from sure images. `verdict` decides
+    whether the site is learned. Without a `site_judge` every answer is the adapted network's.
     """
 
     def __init__(
         self, network: nn.Module, prior: Part, judge: Part, *, evidence: EvidenceKind, random_universe: bool,
         first: float, carried: float, weigh: bool, margin: float, warm_up: int, site_judge: bool = True,
-        **learning: Any,
+        carrier: CarrierName = "universe", agreeing: bool = True, **learning: Any,
     ) -> None:  # fmt: skip
         self.reader = SourceReader(copy.deepcopy(network), prior, judge, evidence, random_universe)
         self.prior = self.reader.prior
-        self.first, self.carried, self.weigh = first, carried, weigh
+        self.first, self.carried, self.weigh, self.agreeing = first, carried, weigh, agreeing
         self.margin, self.warm_up = margin, warm_up
         device = next(network.parameters()).device
-        self.source = source_points(self.prior)
         self.site_judge = SiteJudge(judge, evidence, device) if site_judge else None
-        self.home = HomeStatistics(*(judge.tensors[f"home.{x}"].to(device) for x in ("mean", "deviation")))
         members = len(self.site_judge.regressor.weights) if self.site_judge else 1
-        # Tensors that learning changes in place, besides those of self-training.
-        self.site = SitePoints(self.source.points.clone(), self.source.labels.clone())
+        self.carrier = make_carrier(carrier, self.prior, learning["seed"])
+        self.verdict = SiteVerdict(judge, members, device)
         self.steps_taken = torch.zeros(2, dtype=torch.long)  # all, and those at the last refresh
-        # Sums over the images seen, and their number: descriptions, and expected gains by member of the ensemble.
-        self.described = torch.zeros(self.home.mean.shape[1] + 1, device=device)
-        self.gains = torch.zeros(members + 1, device=device)
         self._last: Assessment | None = None
         super().__init__(network, **learning)
 
@@ -70,36 +65,40 @@ class UniverseLearner(SelfTraining, SelfAssessing):
         """Store the batch, learn unless the site is like home, and answer."""
         reading = self.reader.read(images)
         self._store(images, reading)
-        if len(self.memory) and not self.like_home:
+        if len(self.memory) and not self.verdict.like_home:
             for _ in range(self.steps):
                 self._learn()
         return self._respond(images, reading, counting=True)
 
-    @property
-    def like_home(self) -> bool:
-        """True if the images seen so far cannot be told from those of a source site."""
-        *total, count = self.described.unbind()
-        return self.home.like_home(torch.stack(total) / count.clamp(min=1), int(count))
-
     def learn(self, site: Iterable[Images], progress: Progress = lambda done, total: None) -> None:
         """Learn a whole site, unless it is like home, and measure the expected gain, which decides the fallback."""
-        self.described.zero_()
+        self.verdict.described.zero_()
         super().learn(site, progress)
         if self.site_judge is not None and int(self.steps_taken[0]):
-            self.gains.zero_()
+            self.verdict.gains.zero_()
             for rows in torch.arange(len(self.memory)).split(JUDGED):
                 images = self._stored_images(rows)
                 self._respond(images, self.reader.read(images), counting=True)
 
     def learn_always(self, site: Iterable[Float[Tensor, "_b c h w"]]) -> None:
         """Learn a whole site even if it is like home, and do not judge it; for the fit of the site's judge."""
+        self._store_site(site)
+        super()._take_folder_steps()
+
+    def carry_labels(self, site: Iterable[Float[Tensor, "_b c h w"]]) -> StoredLabels:
+        """Store a whole site and carry the judge's labels of its sure images to all images, without learning."""
+        self._store_site(site)
+        if len(self.memory):
+            self._refresh()
+        return StoredLabels(self.memory)
+
+    def _store_site(self, site: Iterable[Float[Tensor, "_b c h w"]]) -> None:
         self.memory = ImageMemory(None, self.seed)
         for images in site:
             self._remember(images)
-        super()._take_folder_steps()
 
     def _take_folder_steps(self, progress: Progress = lambda done, total: None) -> None:
-        if not self.like_home:
+        if not self.verdict.like_home:
             super()._take_folder_steps(progress)
 
     def _remember(self, images: Images) -> None:
@@ -110,11 +109,10 @@ class UniverseLearner(SelfTraining, SelfAssessing):
         finite = images.isfinite().flatten(1).all(1)
         if not finite.any():
             return
-        described = describe(self.memory.to_unit(images[finite].float())[0])
-        usable = described.isfinite().all(1)
-        self.described += torch.cat([described[usable].sum(0), usable.sum()[None].to(described)])
-        carried = carry(self.site, reading.features, self.prior.spec.tau)
-        self.memory.add(images, **notes(reading.logits.softmax(1), reading.assessment.dice, carried))
+        self.verdict.add_images(self.memory.to_unit(images[finite].float())[0])
+        judged, carried = reading.logits.softmax(1), self.carrier.carry(reading.features)
+        believed = self._belief(carried, F.interpolate(judged, size=carried.shape[2:], mode="area"))
+        self.memory.add(images, **notes(judged, reading.assessment.dice, carried, believed))
 
     def _learn(self) -> None:
         since = int(self.steps_taken[0] - self.steps_taken[1])
@@ -125,21 +123,23 @@ class UniverseLearner(SelfTraining, SelfAssessing):
 
     @torch.no_grad()
     def _refresh(self) -> None:
-        """Estimate the points of the site from its sure images, and carry their labels to all stored images."""
-        tau, site, certainty = self.prior.spec.tau, self.source, StoredLabels(self.memory).certainty()
-        parts = torch.arange(len(self.memory)).split(CHUNK)
+        """Carry the labels of the sure images of the site to all stored images."""
+        certainty, parts = StoredLabels(self.memory).certainty(), torch.arange(len(self.memory)).split(CHUNK)
         cells = [self._cell_labels(rows) for rows in parts]
-        for _ in range(ITERATIONS):  # features are computed again, because those of an image take a megabyte
-            sums = SiteSums(site, self.source, tau)
+
+        def site() -> Iterator[
+            CellBatch
+        ]:  # features are computed again, because those of an image take a megabyte
             for rows, labels in zip(parts, cells, strict=True):
-                projected = self.reader.features(self._stored_images(rows))
-                sums.add(projected, labels, certainty[rows.to(certainty.device)])
-            site = sums.result()
-        for rows in parts:
-            carried = as_bytes(carry(site, self.reader.features(self._stored_images(rows)), tau))
-            self.memory.columns["carried"][rows.to(carried.device)] = carried
-        self.site.points.copy_(site.points)
-        self.site.labels.copy_(site.labels)
+                features = self.reader.features(self._stored_images(rows))
+                yield CellBatch(features, labels, certainty[rows.to(certainty.device)])
+
+        self.carrier.refresh(site)
+        for rows, labels in zip(parts, cells, strict=True):
+            carried = self.carrier.carry(self.reader.features(self._stored_images(rows)))
+            here = rows.to(carried.device)
+            self.memory.columns["carried"][here] = as_bytes(carried)
+            self.memory.columns["belief"][here] = self._belief(carried, labels)
         self.steps_taken[1] = self.steps_taken[0]
 
     def _cell_labels(self, rows: Int[Tensor, " n"]) -> Float[Tensor, "n l y x"]:
@@ -150,13 +150,20 @@ class UniverseLearner(SelfTraining, SelfAssessing):
         labels = self._mirrored(self.teacher, self._stored_images(rows))
         return F.interpolate(labels, size=size, mode="area")
 
+    def _belief(self, carried: CellLabels, labels: CellLabels) -> Float[Tensor, " n"]:
+        """Weight of the carried labels of each image, in [0, 1]."""
+        if not self.agreeing:
+            return torch.ones(len(carried), device=carried.device)
+        return belief(carried, labels, self.reader.judge.regions)
+
     @torch.no_grad()
     def _guide(self, rows: Int[Tensor, " n"]) -> Guide:
         """The judge's labels during the first steps; labels carried to unsure images; weights of the images."""
         stored, size = StoredLabels(self.memory), self.memory.pixels.shape[2:]
         labels = sharpen(stored.labels("carried", rows, size), self.sharpness, self.head)
         on_device = rows.to(labels.device)
-        share = self.carried * (1 - stored.ranks()[on_device])[:, None, None, None]
+        share = self.carried * (1 - stored.ranks()[on_device]) * self.memory.note("belief", rows)
+        share = share[:, None, None, None]
         if self.steps_taken[0] < self.first * self.folder_steps:
             judged = self._sharpen(stored.labels("judged", rows, size))
             labels, share = judged.lerp(labels, share), torch.ones_like(share)
@@ -179,24 +186,12 @@ class UniverseLearner(SelfTraining, SelfAssessing):
         chosen, self._last = torch.full((len(images),), ADAPTED, device=images.device), None
         if self.site_judge is not None:
             if counting:
-                self._count_gains(members)
-            chosen = choose(members, ADAPTED if self.gaining else UNADAPTED, self.margin)
+                self.verdict.add_gains(members)
+            chosen = choose(members, ADAPTED if self.verdict.gaining else UNADAPTED, self.margin)
             pick = chosen[:, None]
             names = tuple(CANDIDATES[i] for i in chosen.tolist())
             self._last = Assessment(names, dice.gather(1, pick)[:, 0], half_width.gather(1, pick)[:, 0])
         return P[chosen, torch.arange(len(images), device=images.device)].clamp(min=1e-7).log()
-
-    @property
-    def gaining(self) -> bool:
-        """False if the adapted network is expected to lose on the whole site."""
-        *total, count = self.gains.unbind()
-        gain = torch.stack(total) / count.clamp(min=1)
-        spread = gain.std() if len(gain) > 1 else 0.0
-        return bool(gain.mean() + DOUBT * spread >= 0)
-
-    def _count_gains(self, members: Float[Tensor, "e b k"]) -> None:
-        gain = (members[..., ADAPTED] - members[..., UNADAPTED]).nan_to_num(0.0)
-        self.gains += torch.cat([gain.sum(1), gain.new_tensor([gain.shape[1]])])
 
     def _opinions(self, images: Images, unadapted: Logits, features: Features) -> tuple[Tensor, ...]:
         """Probabilities of the candidates, and the fields of their predicted Dice."""
@@ -228,20 +223,20 @@ class UniverseLearner(SelfTraining, SelfAssessing):
         """Chosen candidates of the last batch with their expected Dice; None before the first batch."""
         return self._last
 
+    def remarks(self) -> tuple[str, ...]:
+        """Whether the site was left alone because it looks like home, or because learning is expected to lose."""
+        return self.verdict.remarks(learned=bool(self.steps_taken[0]))
+
     @torch.no_grad()
     def reset(self) -> None:
         """Return to the source, and forget all images and everything measured on them."""
         super().reset()
         self.reader.judge.reset()
-        self.site.points.copy_(self.source.points)
-        self.site.labels.copy_(self.source.labels)
-        for value in (self.steps_taken, self.described, self.gains):
-            value.zero_()
+        self.carrier.reset()
+        self.verdict.reset()
+        self.steps_taken.zero_()
         self._last = None
 
     def _tensors(self) -> dict[str, Tensor]:
-        own: Mapping[str, Tensor] = {
-            "points": self.site.points, "labels": self.site.labels, "steps": self.steps_taken,
-            "described": self.described, "gains": self.gains,
-        }  # fmt: skip
+        own = {**self.carrier.tensors(), "steps": self.steps_taken, **self.verdict.tensors()}
         return super()._tensors() | {f"universe.{name}": value for name, value in own.items()}

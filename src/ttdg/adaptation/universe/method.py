@@ -10,7 +10,8 @@ labels of this teacher:
 2. The judge's predictions are the labels of the first steps. Later labels are the teacher's.
 3. Images count in proportion to the square of the Dice that the judge expects.
 4. Unsure images take labels that sure images of the site carry to them along the matching
-   (`ttdg.adaptation.universe.carried_labels`).
+   (`ttdg.adaptation.universe.carried_labels`; controls in `ttdg.adaptation.universe.carrier_controls`), as far as these
+   labels agree with the network's (`ttdg.adaptation.universe.belief`).
 5. Sharpening keeps the area of each structure in each image.
 6. For each image, a second judge chooses between the judge's prediction, which is not adapted, the adapted one and
    their mean (`ttdg.adaptation.universe.site_judge`). The fallback is the adapted prediction, or the judge's if the
@@ -25,6 +26,7 @@ from ttdg.adaptation.adapter import Method
 from ttdg.adaptation.judge.method import EvidenceKind
 from ttdg.adaptation.options import SHARE, WEIGHT, Option, Range
 from ttdg.adaptation.site_learning.self_training import OPTIONS
+from ttdg.adaptation.universe.carrier_controls import CarrierName
 from ttdg.adaptation.universe.learner import UniverseLearner
 from ttdg.errors import UserError
 from ttdg.types import Part
@@ -48,6 +50,8 @@ def universe(
     dice: bool = True,
     first: float = 0.25,
     carried: float = 0.5,
+    carrier: CarrierName = "universe",
+    agreeing: bool = True,
     weigh: bool = True,
     margin: float = 0.0,
     choice: bool = True,
@@ -67,7 +71,7 @@ def universe(
     return UniverseLearner(
         network, prior, part, evidence=evidence, random_universe=variant == "random-universe", first=first,
         carried=0.0 if variant == "no-universe" else carried, weigh=weigh, margin=margin, warm_up=fitted["steps"],
-        site_judge=choice,
+        site_judge=choice, carrier=carrier, agreeing=agreeing,
         steps=steps, capacity=capacity, momentum=momentum, sharpness=sharpness, keep_areas=keep_areas, dice=dice,
         head="softmax", seed=seed, **learning,
     )  # fmt: skip
@@ -84,8 +88,11 @@ METHOD = Method(
     forwards=58,  # 4 steps as self-training; judge, features, adapted answer both ways, and the first refresh
     backwards=16,
     predict="after",
+    access="source labels",
+    flips=True,
     paper="after Lv et al., CVPR 2025",
     origin="a pilot at seven transfers, with their scores in sight; at simulated hospitals it beat self-training",
+    published=None,
     options={
         **{name: option for name, option in OPTIONS.items() if name not in ("head", "lr")},
         "rate": Option(
@@ -98,6 +105,15 @@ METHOD = Method(
         "keep_areas": OPTIONS["keep_areas"].with_origin(CHOSEN),
         "first": Option("share of the folder steps in which the judge's labels are learned", CHOSEN, SHARE),
         "carried": Option("share of the carried labels in the labels of the least sure image", CHOSEN, SHARE),
+        "carrier": Option(
+            "what carries labels from sure images to others: the universe, or a control, which is the nearest cells of "
+            "sure images (neighbours) or matching to single sure images (pairwise)",
+            "this project",
+        ),
+        "agreeing": Option(
+            "believe the carried labels of an image only as far as they agree with the network's labels",
+            "this project: the scores of the same pilot; not measured at simulated hospitals (docs/measurements.md)",
+        ),
         "weigh": Option("weigh images by the square of their expected Dice", CHOSEN),
         "margin": Option(
             "smallest expected gain in Dice for which an image leaves the fallback", CHOSEN, Range(0.0)

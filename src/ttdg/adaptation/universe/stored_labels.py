@@ -1,4 +1,4 @@
-"""What the learner's memory keeps of each image besides its pixels: two kinds of labels, and the expected Dice."""
+"""What the memory keeps of each image besides its pixels: two kinds of labels, expected Dice, and a belief."""
 
 from collections.abc import Sequence
 
@@ -16,11 +16,14 @@ Rows = Int[Tensor, " n"]
 
 
 def notes(
-    judged: Float[Tensor, "b l h w"], expected: Float[Tensor, " b"], carried: Float[Tensor, "b l y x"]
+    judged: Float[Tensor, "b l h w"],
+    expected: Float[Tensor, " b"],
+    carried: Float[Tensor, "b l y x"],
+    belief: Float[Tensor, " b"],
 ) -> dict[str, Tensor]:
-    """The columns of a batch: label probabilities as bytes, and the expected Dice."""
-    small = F.avg_pool2d(judged, STRIDE, ceil_mode=True)
-    return {"judged": as_bytes(small), "expected": expected.float(), "carried": as_bytes(carried)}
+    """The columns of a batch: label probabilities as bytes, the expected Dice, and the belief in carried labels."""
+    small = as_bytes(F.avg_pool2d(judged, STRIDE, ceil_mode=True))
+    return {"judged": small, "expected": expected.float(), "carried": as_bytes(carried), "belief": belief}
 
 
 def as_bytes(probabilities: Float[Tensor, "b l y x"]) -> UInt8[Tensor, "b l y x"]:

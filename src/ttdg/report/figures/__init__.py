@@ -2,6 +2,7 @@
 
 - `plots`, `curves`: plots of records, and curves along one setting.
 - `panels`: grids of images with predicted outlines; the page of the demo.
+- `carried`: labels of unsure images before and after labels of sure images were carried to them.
 - `answers`: predictions of a scoring, made again for chosen images.
 - `explanations`, `model_figures`: Grad-CAM and matched graphs.
 - `atlas`: universe points in images of several sites.

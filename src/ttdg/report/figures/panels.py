@@ -17,26 +17,35 @@ TINTS = ((0.25, 0.77, 1.0), (1.0, 0.77, 0.0), (1.0, 0.32, 0.5))  # outline colou
 
 @dataclass(frozen=True)
 class Panel:
-    """An image with its true labels, and the prediction and Dice (in [0, 1]) of each method."""
+    """An image with its true labels, if known, and the prediction and Dice (in [0, 1]) of each method."""
 
     case: str
     image: np.ndarray
-    truth: np.ndarray
-    answers: Mapping[str, tuple[np.ndarray, float]]
+    truth: np.ndarray | None
+    answers: Mapping[str, tuple[np.ndarray, float | None]]
+    note: str = ""  # beside the image
+
+    @property
+    def largest_label(self) -> int:
+        """The largest true label; 0 if the truth is not known."""
+        return 0 if self.truth is None else int(self.truth.max())
 
 
 def draw_panels(path: Path, panels: Sequence[Panel], labels: Sequence[str]) -> Path:
-    """Draw a row per image: the image, the true outlines, and the predicted outlines of each method."""
+    """Draw a row per image: the image, the true outlines if known, and the predicted outlines of each method."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     names = list(panels[0].answers)
-    titles = ["image", "truth", *("no adaptation" if name == "source" else name for name in names)]
+    truth = ["truth"] if panels[0].truth is not None else []
+    titles = ["image", *truth, *("no adaptation" if name == "source" else name for name in names)]
     figure = Figure(figsize=(1.75 * len(titles), 1.85 * len(panels)), layout="constrained", dpi=130)
     axes = figure.subplots(len(panels), len(titles), squeeze=False)
     for panel, line in zip(panels, axes, strict=True):
-        shown = [(None, ""), (panel.truth, "")]
-        shown += [(answer, f"Dice {100 * dice:.0f}") for answer, dice in panel.answers.values()]
+        shown = [(None, ""), *((panel.truth, "") for _ in truth)]
+        for answer, dice in panel.answers.values():
+            shown.append((answer, "" if dice is None else f"Dice {100 * dice:.0f}"))
+        line[0].set_ylabel(panel.note, fontsize=8)
         for axis, (mask, note) in zip(line, shown, strict=True):
             axis.imshow(panel.image)
             if mask is not None:

@@ -70,7 +70,7 @@ def _group_figures(
     from ttdg.report.figures.model_figures import draw_grad_cams, draw_matched_graphs
 
     panels = list(segmentation_panels(table, images, folder, methods))
-    labels = [str(label) for label in range(1 + max(int(panel.truth.max()) for panel in panels))]
+    labels = [str(label) for label in range(1 + max(panel.largest_label for panel in panels))]
     yield draw_panels(out / f"segmentation-{number}.png", panels, labels)
     jobs = {method: _job(images, method) for method in methods}
     chosen = [table.run.jobs[jobs[method]] for method in methods]

@@ -1,0 +1,81 @@
+"""What the images of a site say about learning it: whether it looks like home, and the gain that is expected."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ttdg.adaptation.site_learning.home import HomeStatistics, describe
+from ttdg.adaptation.universe.site_judge import ADAPTED, UNADAPTED
+from ttdg.types import Part
+
+DOUBT = 2.0  # the site counts as losing if its expected gain is below 0 by more standard deviations than this
+
+
+class SiteVerdict:
+    """Sums over the images seen: their descriptions, and the gains that each member of the ensemble expects.
+
+    Args:
+        judge: the part "judge", with the statistics of the source sites.
+        members: number of members of the ensemble that expects the gains.
+        device: device of the sums.
+
+    Attributes:
+        described: sum of the descriptions, then the number of images.
+        gains: sums of the expected gains, one for each member, then the number of images.
+    """
+
+    def __init__(self, judge: Part, members: int, device: torch.device) -> None:
+        self.home = HomeStatistics(*(judge.tensors[f"home.{x}"].to(device) for x in ("mean", "deviation")))
+        self.described = torch.zeros(self.home.mean.shape[1] + 1, device=device)
+        self.gains = torch.zeros(members + 1, device=device)
+
+    def add_images(self, images: Float[Tensor, "b c h w"]) -> None:
+        """Describe images in [0, 1]; a description that is not finite does not count."""
+        described = describe(images)
+        usable = described.isfinite().all(1)
+        self.described += torch.cat([described[usable].sum(0), usable.sum()[None].to(described)])
+
+    def add_gains(self, members: Float[Tensor, "e b k"]) -> None:
+        """Add the Dice that the members expect of the candidates of a batch."""
+        gain = (members[..., ADAPTED] - members[..., UNADAPTED]).nan_to_num(0.0)
+        self.gains += torch.cat([gain.sum(1), gain.new_tensor([gain.shape[1]])])
+
+    @property
+    def like_home(self) -> bool:
+        """True if the images seen so far cannot be told from those of a source site."""
+        *total, count = self.described.unbind()
+        return self.home.like_home(torch.stack(total) / count.clamp(min=1), int(count))
+
+    @property
+    def gaining(self) -> bool:
+        """False if the adapted network is expected to lose on the whole site."""
+        gain = self._expected_gains()
+        spread = gain.std() if len(gain) > 1 else 0.0
+        return bool(gain.mean() + DOUBT * spread >= 0)
+
+    def _expected_gains(self) -> Float[Tensor, " e"]:
+        *total, count = self.gains.unbind()
+        return torch.stack(total) / count.clamp(min=1)
+
+    def remarks(self, learned: bool) -> tuple[str, ...]:
+        """What a user should know of the answers, in sentences; `learned` says whether the network was trained."""
+        if not learned and int(self.described[-1]) and self.like_home:
+            return (
+                "The images look like those of a source site, so the site was not learned; the judge answered.",
+            )
+        if learned and not self.gaining:
+            loss = -100 * float(self._expected_gains().mean())
+            return (
+                f"Learning this site is expected to lose {loss:.1f} Dice, so the judge's answers were used, except for "
+                "images of which another answer is expected to be better.",
+            )
+        return ()
+
+    def reset(self) -> None:
+        """Forget all images."""
+        self.described.zero_()
+        self.gains.zero_()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The sums by name; they change in place."""
+        return {"described": self.described, "gains": self.gains}

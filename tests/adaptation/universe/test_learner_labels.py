@@ -1,0 +1,99 @@
+"""The labels from which the learner of method "universe" learns."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from ttdg.adaptation.site_learning.soft_labels import sharpen
+
+
+def test_the_students_first_labels_are_the_judges(source, away, quick):
+    adapter = source.adapt("universe", carried=0.0, weigh=False, first=0.5, **quick)
+    images = away(0, 3)
+    adapter._remember(images)
+    rows = torch.tensor([2, 0])
+    p = source.adapt("judge")(images).softmax(1)[rows]
+    small = p.reshape(2, 2, 16, 2, 16, 2).mean((3, 5))
+    p = F.interpolate(small, size=(32, 32), mode="bilinear")
+    expected = sharpen(p, 2.0, "softmax", keep_areas=True)
+    for step in range(4):
+        adapter.steps_taken[0] = step
+        labels, share, image_weights = adapter._guide(rows)
+        if step < 2:  # half of the folder steps
+            assert torch.allclose(labels, expected, atol=0.02)
+            assert torch.equal(share, torch.ones(2, 1, 1, 1))
+        else:
+            assert torch.equal(share, torch.zeros(2, 1, 1, 1))
+        assert torch.equal(image_weights, torch.ones(2, 1, 32, 32))
+
+
+def test_carried_labels_have_the_largest_share_in_the_least_sure_image(source, away, quick, judged):
+    adapter = source.adapt("universe", carried=0.6, first=0.25, **quick)
+    adapter._remember(away(0, 3))
+    adapter.memory.columns["expected"][:3] = torch.tensor([0.9, 0.1, 0.5])
+    adapter.memory.columns["judged"][:3] = torch.tensor([255, 0]).view(2, 1, 1)  # background
+    adapter.memory.columns["carried"][:3] = torch.tensor([0, 255]).view(2, 1, 1)  # structure
+    rows = torch.arange(3)
+    labels, share, image_weights = adapter._guide(rows)
+    assert torch.allclose(labels[:, 1].mean((1, 2)), torch.tensor([0.0, 0.6, 0.3]), atol=1e-3)
+    assert torch.equal(share, torch.ones(3, 1, 1, 1))
+    squares = torch.tensor([0.9, 0.1, 0.5]) ** 2
+    assert torch.allclose(image_weights[:, 0, 0, 0], squares / squares.mean(), rtol=1e-4)
+    adapter.steps_taken[0] = 1  # the first quarter is over
+    labels, share, _ = adapter._guide(rows)
+    assert torch.allclose(share.flatten(), torch.tensor([0.0, 0.6, 0.3]))
+    assert (labels[:, 1] > 0.99).all()
+
+
+def test_learning_with_all_labels_from_the_judge_brings_the_student_to_them(source, away, quick, judged):
+    """The judge's labels are replaced by the structure everywhere."""
+    adapter = source.adapt("universe", carried=0.0, first=1.0, **{**quick, "rate": 100.0, "folder_steps": 12})
+    remember = adapter._remember
+
+    def store_structures(images):
+        remember(images)
+        adapter.memory.columns["judged"][: len(adapter.memory)] = torch.tensor([0, 255]).view(2, 1, 1).byte()
+
+    adapter._remember = store_structures
+    adapter.learn([away(0)])
+    after, before = (
+        network(away(0)).softmax(1)[:, 1].mean() for network in (adapter.network, source.network)
+    )
+    assert after > 0.9
+    assert before < 0.8
+
+
+@pytest.mark.parametrize("variant", ["full", "random-universe", "no-universe"])
+def test_every_variant_learns_and_answers(source, variant, away, quick):
+    adapter = source.adapt("universe", variant=variant, **quick)
+    adapter.learn([away(0), away(1)])
+    assert adapter(away(2)).isfinite().all()
+    moved = not torch.equal(adapter.carrier.site.points, adapter.carrier.source.points)
+    assert moved is (variant != "no-universe")
+    learned = source.adapt("universe", **quick).prior.universe
+    assert torch.equal(adapter.prior.universe, learned) is (variant != "random-universe")
+    names = [*adapter.site_judge.names, *adapter.reader.judge.signal_names]
+    assert any(name.startswith("universe") for name in names) is (variant == "full")
+
+
+@pytest.mark.parametrize("carrier", ["universe", "neighbours", "pairwise"])
+def test_every_carrier_learns_from_its_own_carried_labels(source, carrier, away, quick):
+    adapter = source.adapt("universe", carrier=carrier, **quick)
+    adapter.learn([away(0), away(1)])
+    assert adapter(away(2)).isfinite().all()
+    features = adapter.reader.features(adapter._stored_images(torch.arange(4)))
+    carried = adapter.carrier.carry(features).mul(255).round().byte()
+    assert torch.equal(adapter.memory.note("carried", torch.arange(4)), carried)
+    assert not torch.allclose(adapter.carrier.carry(features), adapter.prior.posterior(features), atol=1e-3)
+
+
+def test_labels_can_be_carried_without_learning(source, away, quick, weights):
+    adapter, learner = (source.adapt("universe", **quick) for _ in range(2))
+    stored = adapter.carry_labels([away(0), away(1)])
+    assert adapter.steps_taken.tolist() == [0, 0]
+    assert torch.equal(weights(adapter.network), weights(source.network))
+    for images in (away(0), away(1)):
+        learner._remember(images)
+    learner._learn()  # its first step carries labels first
+    rows = torch.arange(4)
+    assert torch.equal(stored.memory.note("carried", rows), learner.memory.note("carried", rows))
