@@ -4,25 +4,27 @@
         --costs docs/results/adapt-h200-methods.json
 
 Gains over `source` with the same model come from packed records of `ttdg bench`: means over targets, with intervals
-that resample targets. Time and memory come from `benchmarks/adapt.py`: the method alone on the GPU with its default
-options. Methods that support CUDA graphs are timed with them, and so is the `source` they are compared with; other
-methods and their `source` are called from Python.
+that resample targets, and seeds within each. Rows are grouped by what a method needs of the source besides the network;
+"post hoc" marks methods whose paper trains their parts together with the network. Time and memory come from
+`benchmarks/adapt.py`: the method alone on the GPU with its default options. Methods that support CUDA graphs are timed
+with them, and so is the `source` they are compared with; other methods and their `source` are called from Python.
 """
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-from transfers import from_records, interval, means
+from transfers import from_records, means
 
 from ttdg.adaptation import METHODS
-from ttdg.evaluation.statistics import harm
-from ttdg.report.aggregate import dice_differences, transfer_differences
+from ttdg.evaluation.statistics import bootstrap_transfers_and_seeds, harm
+from ttdg.report.access import ACCESS
+from ttdg.report.aggregate import TransferDifferences, dice_differences, transfer_differences
 from ttdg.report.write import insert_tables
 
 BATCHES = (4, 1)
@@ -54,29 +56,40 @@ def overview(benchmarks: Mapping[str, BenchmarkGains], costs: Mapping[str, Any])
     """Yield the lines of the overview: `source`, then all methods by mean gain at the first batch size."""
     columns = [(name, batch) for name in benchmarks for batch in BATCHES]
     gains = [f"{name}, batch {batch}" for name, batch in columns]
-    yield f"| method | {' | '.join(gains)} | images harmed, batch {BATCHES[0]} | ms/image | × `source` | peak MB |"
-    yield f"|---|{'---|' * (len(gains) + 4)}"
+    harmed = f"images harmed, batch {BATCHES[0]}"
+    yield f"| method | access | {' | '.join(gains)} | {harmed} | ms/image | × `source` | peak MB |"
+    yield f"|---|---|{'---|' * (len(gains) + 4)}"
     levels = [
         benchmarks[name].source.filter(pl.col("batch") == batch)["dice"].mean() for name, batch in columns
     ]
     cells = [*(f"Dice {level:.1f}" for level in levels), "", *spent("source", costs)]
-    yield f"| `source` | {' | '.join(cells)} |"
+    yield f"| `source` | {METHODS['source'].access} | {' | '.join(cells)} |"
     rows = []
     for method in methods_of(benchmarks):
         parts = [
             benchmarks[name].gains.filter((pl.col("method") == method) & (pl.col("batch") == batch))
             for name, batch in columns
         ]
-        by_column = [list(means(part, method).values()) for part in parts]
+        by_column = [transfer_differences(part, method) for part in parts]
         first = parts[:: len(BATCHES)]
         lost = [
             harm(np.concatenate([t.by_seed for t in transfer_differences(part, method)]), 5.0)
             for part in first
         ]
-        cells = [*map(interval, by_column), " / ".join(f"{100 * share:.0f} %" for share in lost)]
-        order = np.mean([np.mean(gain) for gain in by_column[:: len(BATCHES)]])
-        rows.append((order, f"| {label(method)} | {' | '.join([*cells, *spent(method, costs)])} |"))
-    yield from (row for _, row in sorted(rows, key=lambda row: -row[0]))
+        cells = [*map(seeded_interval, by_column), " / ".join(f"{100 * share:.0f} %" for share in lost)]
+        order = np.mean([t.differences.mean() for column in by_column[:: len(BATCHES)] for t in column])
+        access = METHODS[method].access
+        line = " | ".join([label(method), access, *cells, *spent(method, costs)])
+        rows.append((ACCESS.index(access), -order, f"| {line} |"))
+    yield from (row for *_, row in sorted(rows))
+
+
+def seeded_interval(transfers: Sequence[TransferDifferences]) -> str:
+    """Return the mean over transfers with a 95 % interval, which resamples transfers and seeds."""
+    if len(transfers) < 2:
+        return "–"
+    low, high = bootstrap_transfers_and_seeds([t.seed_means for t in transfers], draws=10_000)
+    return f"{np.mean([t.differences.mean() for t in transfers]):+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
 def spent(method: str, costs: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -113,8 +126,10 @@ def by_site(benchmarks: Mapping[str, BenchmarkGains]) -> Iterator[str]:
 
 
 def label(method: str) -> str:
-    """Return the method's name for a table, with a note if it is a reconstruction."""
-    return f"`{method}`{' (reconstruction)' if METHODS[method].reconstructed else ''}"
+    """Return the method's name for a table, with a note if it is a reconstruction or fitted post hoc."""
+    marks = {"post hoc": METHODS[method].post_hoc, "reconstruction": METHODS[method].reconstructed}
+    words = ", ".join(word for word, holds in marks.items() if holds)
+    return f"`{method}`{f' ({words})' if words else ''}"
 
 
 def methods_of(benchmarks: Mapping[str, BenchmarkGains]) -> list[str]:

@@ -6,10 +6,20 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from ttdg.bench.config import parse_config
 from ttdg.bench.jobs import Scoring, Training, Tuning, from_dict, key_of, required_jobs, to_dict
+from ttdg.bench.plan import plan_jobs
+from ttdg.data import split
 from ttdg.errors import UserError
 
 SEARCH = {"hospitals": 1, "images": 2, "batch": 2}
+FIELDS = {
+    "hospitals": 1,
+    "images": 2,
+    "batch": 2,
+    "farthest": 1.0,
+    "seed": 0,
+}  # of a search before others were added
 TUNED = {"name": "main", "protocol": "leave-one-out", "methods": ["source", "alpha-bn"], "tuned": True}
 
 
@@ -20,8 +30,10 @@ def of(kind, run):
 def test_jobs_that_were_there_before_tuning_keep_their_keys(planned):
     for key, job in planned().jobs.items():
         fields = asdict(job)
-        fields.pop("tuning", None)
         kind = "score" if isinstance(job, Scoring) else "train"
+        if kind == "score":
+            later = {"tuning": None, "views": "plain", "learn": "all"}
+            assert {name: fields.pop(name) for name in later} == later
         if kind == "train":
             later = {"points": 40, "sampling": 4, "edges": 0.0, "tau": 0.1}
             assert {name: fields["recipe"].pop(name) for name in later} == later
@@ -43,6 +55,106 @@ def test_a_tuning_survives_json_and_any_change_of_it_is_another_key(planned):
         assert key_of(replace(job, **change)) != key
     scoring = next(job for job in of(Scoring, run).values() if job.tuning)
     assert key_of(replace(scoring, tuning="x")) != key_of(scoring) != key_of(replace(scoring, tuning=None))
+
+
+def test_a_search_without_later_fields_has_the_key_it_always_had(planned):
+    tunings = of(Tuning, planned(TUNED, tune={**SEARCH, "extensions": 0}))
+    for key, job in tunings.items():
+        fields = {**asdict(job), "search": {**FIELDS, **({"repeat": True} if "repeat" in job.search else {})}}
+        text = json.dumps({"format": 1, "kind": "tune", **fields}, sort_keys=True)
+        assert key == hashlib.sha256(text.encode()).hexdigest()[:16]
+    one = planned(
+        TUNED, tune={**SEARCH, "images": 1, "extensions": 0}
+    )  # every site holds out one image at least
+    assert [job.search for job in of(Tuning, one).values()] == [{**FIELDS, "images": 1}] * 3
+
+
+def test_every_batch_size_and_stream_has_its_own_search(planned):
+    axes = {"batches": [1, 4], "streams": ["online", "folder"], "methods": ["tent", "alpha-bn"]}
+    run = planned({**TUNED, **axes}, tune={})
+    tunings = of(Tuning, run)
+    for job in of(Scoring, run).values():
+        search = tunings[job.tuning].search
+        assert search["batch"] == job.batch
+        # alpha-bn keeps nothing from batch to batch: its answers do not depend on the stream
+        assert search.get("stream", "online") == (job.stream if job.method == "tent" else "online")
+    assert len(tunings) == 3 * (2 * 2 + 2)
+    fixed = of(Tuning, planned({**TUNED, **axes}, tune={"batch": 2}))
+    assert {job.search["batch"] for job in fixed.values()} == {2}
+
+
+@pytest.mark.parametrize(
+    ("more", "images", "hospitals"), [({"limit": 96}, 96, 4), ({"limit": 400}, 400, 3), ({}, 10, 8)]
+)
+def test_a_search_is_as_long_as_the_streams_of_its_experiment(planned, more, images, hospitals):
+    for job in of(Tuning, planned({**TUNED, **more}, tune={})).values():
+        assert (job.search["images"], job.search["hospitals"]) == (images, hospitals)
+        assert job.search["repeat"] is True, "a site holds out fewer images"
+        assert job.search["extensions"] == 3
+
+
+def test_on_held_out_images_a_search_is_as_long_as_those_of_the_largest_source(planned, world):
+    held_out = {name: len(split(site.cases)[1]) for name, site in world.sites.items()}
+    run = planned({**TUNED, "cases": "held-out"}, tune={})
+    for job in of(Tuning, run).values():
+        counts = [held_out[name] for name in run.jobs[job.training].sources]
+        assert job.search["images"] == max(counts)
+        assert job.search.get("repeat", False) == (min(counts) < max(counts))
+
+
+def labels(run):
+    return [entry.label for entry in run.entries]
+
+
+def test_a_row_as_published_stands_beside_the_tuned_one_and_is_not_tuned(planned):
+    run = planned({**TUNED, "methods": ["tent", {"method": "tent", "options": "published"}]}, tune=SEARCH)
+    rows = {(entry.label, run.jobs[entry.job].tuning is None) for entry in run.entries}
+    assert rows == {("tent", False), ("tent, as published", True)}
+    published = [run.jobs[entry.job] for entry in run.entries if entry.label == "tent, as published"]
+    assert all(job.options == {"lr": 1e-3} for job in published)
+    by_hand = {"method": "tent", "options": {"lr": 1e-3}}
+    again = planned({**TUNED, "methods": ["tent", {**by_hand, "name": "by hand"}]}, tune=SEARCH)
+    assert set(run.jobs) == set(again.jobs), "the same jobs under another name"
+
+
+def test_all_as_published_is_every_method_with_a_published_setting(planned):
+    rows = ["all", {"method": "all", "options": "published"}]
+    tuned, plain = (
+        set(labels(planned({**TUNED, "methods": rows, "tuned": tuned}, tune=SEARCH)))
+        for tuned in (True, False)
+    )
+    assert {"tent, as published", "vptta, as published", "grata, as published"} <= tuned
+    assert (
+        not {f"{name}, as published" for name in ("source", "norm", "alpha-bn", "judge", "universe")} & tuned
+    )
+    assert "tent, as published" in plain
+    assert "grata, as published" not in plain, "its defaults are the published setting, and its row has them"
+
+
+def test_a_published_setting_of_the_benchmark_counts(planned, world):
+    vptta = {**TUNED, "methods": [{"method": "vptta", "options": "published"}]}
+    assert {str(job.options) for job in of(Scoring, planned(vptta, tune=SEARCH)).values()} == {"{}"}
+    fundus = replace(world, benchmark={**world.benchmark, "name": "fundus"})
+    config = parse_config(
+        {"name": "t", "recipe": {"universe": 0.0}, "experiments": [vptta], "tune": {}}, "t.yaml"
+    )
+    found = [job for job in plan_jobs(config, fundus).jobs.values() if isinstance(job, Scoring)]
+    assert [job.options for job in found] == [{"lr": 0.05}] * 3
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"method": "alpha-bn", "options": "published"}, "no setting of method 'alpha-bn' is published"),
+        ({"method": "tent", "options": "published", "tuned": True}, "`options: published` and `tuned: true`"),
+        ({"method": "tent", "options": "publishd"}, "options"),
+        ({"method": "all"}, "unknown method 'all'"),
+    ],
+)  # fmt: skip
+def test_a_wrong_row_as_published_is_one_sentence(planned, entry, message):
+    with pytest.raises(UserError, match=message) as raised:
+        planned({**TUNED, "methods": [entry]}, tune=SEARCH)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_split_is_tuned_once_with_the_first_seed_and_for_all(planned):

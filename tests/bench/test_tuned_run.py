@@ -24,6 +24,7 @@ from ttdg.errors import UserError
 from ttdg.evaluation.records import as_text, read_about, read_rows
 from ttdg.evaluation.tuned_options import choices_for, chosen, pack_tuned
 from ttdg.report.comparison import report_tables
+from ttdg.report.tuned_tables import tuned_tables
 from ttdg.report.write import write_report
 
 SEARCH = {"hospitals": 1, "images": 2, "batch": 2}
@@ -64,10 +65,14 @@ def test_what_was_chosen_is_written_with_every_trial_and_used(done):
         written = yaml.safe_load(place.tuned(key).read_text())
         sources = run.jobs[job.training].sources
         assert written["sources"] == list(sources)
-        assert [trial["options"] for trial in written["trials"]] == list(job.configurations)
+        planned = [trial["options"] for trial in written["trials"] if not trial.get("added")]
+        assert planned == list(job.configurations)
+        assert 0 <= len(written["trials"]) - len(planned) <= 3
         assert written["dice"] == max(trial["dice"] for trial in written["trials"])
-        assert written["chosen"] in job.configurations
+        assert written["chosen"] in [trial["options"] for trial in written["trials"]]
         assert (written["search"], written["found"]) == (job.search, {1: 2})
+        assert 1 <= written["distinct"][1] <= 2
+        assert written["error"] >= 0
     for key, job in of(Scoring, run).items():
         options = read_about(place.record(key))["options"]
         assert options == (chosen(place.tuned(job.tuning)) if job.tuning else {})
@@ -128,18 +133,60 @@ def test_killed_at_random_points_it_ends_with_the_same_records(done, tmp_path, h
 
 
 def test_the_report_lists_what_was_chosen_and_a_pack_carries_it(done, tmp_path):
-    _, place = done
+    run, place = done
     table = read_table(place.run)
     mine = report_tables(table)[-1]
     assert mine.title == "main: tuned options"
     assert {*mine.header} == {"method", "east", "south", "west"}
     assert [row[0].text for row in mine.rows] == ["alpha-bn"]
-    assert all(cell.text.startswith("alpha 0.") for cell in mine.rows[0][1:])
+    assert all(cell.text.startswith("alpha ") for cell in mine.rows[0][1:])
+    assert "tuning streams: 1 hospitals, 2 images each (" in mine.note
+    assert "at batch 2" in mine.note
+    for key, job in of(Tuning, run).items():
+        (target,) = {"east", "south", "west"} - set(run.jobs[job.training].sources)
+        trials = [trial["dice"] for trial in yaml.safe_load(place.tuned(key).read_text())["trials"]]
+        cell = dict(zip(mine.header, mine.rows[0], strict=True))[target]
+        assert f"({max(trials) - min(trials):.2f}" in cell.text
     pack_run(select_experiments(table, ["main"]), tmp_path / "packed")
+    without = report_tables(read_table(tmp_path / "packed"))[-1]
+    assert [cell.text.partition(" (")[0] for cell in mine.rows[0]] == [cell.text for cell in without.rows[0]]
+    assert "1 hospitals, at most 2 images each, at batch 2" in without.note
+    pack_tuned(place.run, tmp_path / "packed")
     assert report_tables(read_table(tmp_path / "packed"))[-1] == mine
     write_report(table, place.run, tmp_path / "report", 0.0)
     for name in ("tables.md", "tables.tex", "report.html"):
         assert "tuned options" in (tmp_path / "report" / name).read_text()
+
+
+def test_choices_by_chance_and_choices_at_an_edge_are_marked_and_explained(done, tmp_path):
+    _, place = done
+    table = read_table(place.run)
+    pack_run(table, tmp_path)
+    (path,) = pack_tuned(place.run, tmp_path)
+    searches = yaml.safe_load(path.read_text())
+    for number, search in enumerate(searches.values()):
+        search.pop("edge", None)
+        search["error"] = 0.0
+        search["trials"] = [{"options": {"alpha": n}, "dice": 50.0 + n} for n in (0, 1)]
+        search |= [{"error": 1.0}, {"edge": "alpha"}, {"error": 0.9}][number]
+    path.write_text(yaml.safe_dump(searches))
+    view = tuned_tables(read_table(tmp_path))[0]
+    assert {cell.text.partition("(")[2] for cell in view.rows[0][1:]} == {"1.00 ≈)", "1.00 ›)", "1.00)"}
+    assert "≈ not distinguishable" in view.note
+    assert "› the best value still lies at an edge" in view.note
+
+
+def test_every_batch_size_and_stream_has_its_own_table_of_options(done):
+    run, place = done
+    table = read_table(place.run)
+    other = {
+        key: replace(job, batch=1) if isinstance(job, Scoring) and job.targets[0].name == "east" else job
+        for key, job in run.jobs.items()
+    }
+    views = tuned_tables(replace(table, run=replace(table.run, jobs=other)))
+    title = "main: tuned options (online, reset per target; batch {})"
+    assert {view.title for view in views} == {title.format(1), title.format(4)}
+    assert sum(cell.text != "–" for view in views for cell in view.rows[0][1:]) == 3
 
 
 def test_tuned_rows_are_verified_from_the_run_and_from_a_pack_without_a_search(done, tmp_path, monkeypatch):

@@ -267,3 +267,23 @@ def test_a_folder_describes_every_method_it_holds_and_refuses_what_would_not_com
         with pytest.raises(UserError, match="another choice or order of images"):
             evaluate("-o", out, "--method", "source", *other)
     evaluate("-o", out, "--method", "source", site="south")  # the same again replaces its record
+
+
+def test_views_stand_beside_the_plain_answers_in_one_folder(evaluate, tmp_path):
+    evaluate("--method", "source", "--out", tmp_path / "out")
+    said = evaluate("--method", "source", "--views", "flips", "--out", tmp_path / "out")
+    assert "source + flips" in said
+    with (tmp_path / "out" / "records.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    by_method = {
+        name: [row["structure"] for row in rows if row["method"] == name]
+        for name in ("source", "source + flips")
+    }
+    assert len(by_method["source"]) == len(by_method["source + flips"]) == 10
+    assert by_method["source"] != by_method["source + flips"]
+
+
+def test_unknown_views_are_refused_before_the_model_is_read(evaluate, model):
+    shutil.rmtree(model)
+    with pytest.raises(UserError, match="unknown views 'flip'; did you mean 'flips'"):
+        evaluate("--views", "flip")

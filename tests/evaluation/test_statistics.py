@@ -6,6 +6,7 @@ from scipy import stats
 
 from ttdg.evaluation.statistics import (
     bootstrap,
+    bootstrap_transfers_and_seeds,
     gap_closed,
     harm,
     holm,
@@ -74,6 +75,62 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
         low, high = bootstrap(groups, draws=400, seed=seed)
         hits += low <= 2 <= high
     assert hits / 150 > 0.85
+
+
+BY_SEED = st.lists(st.lists(POINTS, min_size=1, max_size=4).map(np.array), min_size=2, max_size=6)
+
+
+@given(BY_SEED)
+def test_the_interval_over_transfers_and_seeds_lies_within_the_values_and_ignores_their_order(by_seed):
+    low, high = bootstrap_transfers_and_seeds(by_seed, draws=200)
+    assert min(values.min() for values in by_seed) - 1e-9 <= low <= high
+    assert high <= max(values.max() for values in by_seed) + 1e-9
+    moved = bootstrap_transfers_and_seeds([values + 7.0 for values in by_seed], draws=200)
+    assert np.allclose(moved, (low + 7, high + 7), atol=1e-6)
+
+
+def test_with_one_seed_it_is_the_interval_over_transfers():
+    means = np.array([-3.0, 0.0, 3.0, 6.0])
+    over = bootstrap([means[[i]] for i in range(4)], resample_images=False, draws=20_000)
+    assert bootstrap_transfers_and_seeds([means[[i]] for i in range(4)], draws=20_000) == pytest.approx(
+        over, abs=0.3
+    )
+
+
+def test_its_variance_is_that_of_transfers_and_of_seeds_together():
+    """By hand: n transfers, s seeds; the variance of a resampled mean is (between + within / s) / n."""
+    rng = np.random.default_rng(0)
+    centres, spread = rng.normal(0, 2, 40), rng.normal(0, 3, (40, 3))
+    groups = list(centres[:, None] + spread)
+    low, high = bootstrap_transfers_and_seeds(groups, draws=20_000)
+    means, within = np.mean(groups, 1), np.var(groups, 1).mean()
+    expected = 2 * 1.96 * np.sqrt((means.var() + within / 3) / 40)
+    assert high - low == pytest.approx(expected, rel=0.03)
+    over = bootstrap([means[[i]] for i in range(40)], resample_images=False)
+    assert high - low > over[1] - over[0]
+
+
+def test_it_covers_the_truth_about_as_often_as_it_says_and_the_interval_of_pooled_seeds_does_not():
+    rng, hits, pooled_hits = np.random.default_rng(1), 0, 0
+    for seed in range(150):
+        groups = list(rng.normal(2, 2, (20, 1)) + rng.normal(0, 0.5, (20, 3)))
+        low, high = bootstrap_transfers_and_seeds(groups, draws=300, seed=seed)
+        hits += low <= 2 <= high
+        pooled = bootstrap([np.concatenate(groups)], draws=300, resample_groups=False, seed=seed)
+        pooled_hits += pooled[0] <= 2 <= pooled[1]
+    assert hits / 150 > 0.88
+    assert pooled_hits < hits
+
+
+@pytest.mark.parametrize("by_seed", [[], [np.array([1.0, 2.0])], [np.array([1.0, 2.0]), np.array([])]])
+def test_one_transfer_has_no_interval_over_transfers(by_seed):
+    assert np.isnan(bootstrap_transfers_and_seeds(by_seed)).all()
+
+
+def test_seeds_that_differ_in_number_weigh_their_transfers_alike():
+    groups = [np.zeros(1), np.full(5, 2.0)]
+    low, high = bootstrap_transfers_and_seeds(groups, draws=4000)
+    assert (low, high) == (0.0, 2.0)
 
 
 def test_each_transfer_counts_alike_however_many_images_it_has():

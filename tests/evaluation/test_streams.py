@@ -1,8 +1,12 @@
+import itertools
+from dataclasses import replace
+
 import pytest
 import torch
 
 from ttdg.adaptation import Assessment, adapt
 from ttdg.bench.protocols import STREAMS
+from ttdg.evaluation import streams
 from ttdg.evaluation.scoring import measure_all, score_streams
 from ttdg.evaluation.streams import TargetStream, answers
 from ttdg.types import Batch
@@ -68,6 +72,29 @@ def test_a_folder_is_learned_whole_and_then_answered_by_the_frozen_state():
     targets = [a_target("a", 3), a_target("b", 2)]
     states_of_answers = [int(a.logits.max()) for _, a in answers(adapter, targets, "folder")]
     assert states_of_answers == [103, 103, 103, 102, 102]
+
+
+def test_a_folder_may_be_learned_from_chosen_images_and_is_answered_whole():
+    adapter = Learning()
+    adapter.network = torch.nn.Conv2d(1, 1, 1)
+    target = replace(a_target("a", 5), learning=a_target("a", 2).batches)
+    found = [(a.cases[0], int(a.logits.max())) for _, a in answers(adapter, [target], "folder")]
+    assert found == [(f"a{i}", 102) for i in range(5)]
+    in_two_passes = [int(a.logits.max()) for _, a in answers(Counter(), [target], "folder")]
+    assert in_two_passes == [2] * 5
+    assert [int(a.logits.max()) for _, a in answers(Counter(), [target], "offline")] == [5] * 5
+
+
+def test_the_time_of_learning_is_shared_by_all_images_that_are_answered(monkeypatch):
+    """A clock that advances by one second at each look: learning one batch takes three looks, of which one reads."""
+    clock = itertools.count()
+    monkeypatch.setattr(streams.time, "perf_counter", lambda: float(next(clock)))
+    target = replace(a_target("a", 4), learning=a_target("a", 1).batches)
+    adapter = Learning()
+    adapter.network = torch.nn.Conv2d(1, 1, 1)
+    whole = sum(a.seconds for _, a in answers(adapter, [target], "folder"))
+    without = sum(a.seconds for _, a in answers(adapter, [target], "folder", memory=False))
+    assert whole - without == 3
 
 
 def test_a_folder_is_offline_for_methods_that_do_not_learn_a_site():

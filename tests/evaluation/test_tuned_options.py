@@ -32,6 +32,21 @@ def test_the_batch_of_a_search_is_read_where_the_file_says_it(tmp_path, said, re
     assert choice.batch == read
 
 
+@pytest.mark.parametrize(
+    ("batch", "stream", "rate"),
+    [(1, "online", 0.1), (1, "folder", 0.2), (4, "online", 0.3), (4, "folder", 0.3)],
+)
+def test_of_several_searches_that_of_the_batch_size_and_the_stream_counts(tmp_path, batch, stream, rate):
+    common = {"method": "tent", "model": "a", "sources": ["east"]}
+    found = [(0.1, {"batch": 1}), (0.2, {"batch": 1, "stream": "folder"}), (0.3, {"batch": 4})]
+    packed = {str(lr): {**common, "chosen": {"lr": lr}, "search": search} for lr, search in found}
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(packed))
+    choice = choices_for(tmp_path / "a.yaml", "a", [], ["tent", "norm"], batch, stream)
+    assert {name: dict(each.options) for name, each in choice.items()} == {"tent": {"lr": rate}}
+    with pytest.raises(UserError, match="several searches of 'tent'"):
+        choices_for(tmp_path / "a.yaml", "a", [], ["tent"], 16, "online")
+
+
 def test_a_torn_choice_is_one_sentence(tmp_path):
     (tmp_path / "a.yaml").write_text("chosen")
     with pytest.raises(UserError, match="does not hold a complete search"):

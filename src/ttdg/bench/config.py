@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StrictInt,
@@ -20,10 +21,17 @@ from ttdg.errors import UserError, suggestion
 
 ProtocolName = Literal["leave-one-out", "single-to-each", "single-to-mixture", "fixed-source", "ceiling"]
 StreamName = Literal["online", "episodic", "continual", "offline", "folder"]
+LearnRule = Literal["all", "one-per-patient", "one-per-scene"]
+ViewsName = Literal["plain", "flips", "scales"]
 Names = list[StrictStr]
 Positive = Annotated[StrictInt, Field(ge=1)]
 NonEmpty = {"min_length": 1}
 Scalar = StrictStr | bool | int | float
+SomeViews = Annotated[  # one name stands for a list of one
+    list[ViewsName],
+    Field(**NonEmpty),
+    BeforeValidator(lambda views: [views] if isinstance(views, str) else views),  # type: ignore[arg-type]
+]
 
 
 class _Strict(BaseModel):
@@ -40,28 +48,42 @@ class Synthetic(_Strict):
 
 
 class Tune(_Strict):
-    """Simulated hospitals on which options are chosen; the fields of `ttdg.evaluation.tuning.Search`."""
+    """Simulated hospitals on which options are chosen. Omitted fields follow the rows that are tuned.
 
-    hospitals: Positive = 8
-    images: Positive = 32
-    batch: Positive = 4
+    The fields belong to `ttdg.evaluation.tuning.Search`.
+    """
+
+    hospitals: Positive | None = None  # None: three to eight, fewer the longer their streams
+    images: Positive | None = None  # per hospital; None: the experiment's `limit`, or the largest source site
+    batch: Positive | None = None  # None: the batch size of the row
     farthest: Annotated[float, Field(gt=0)] = 1.0
     seed: StrictInt = 0
+    extensions: Annotated[StrictInt, Field(ge=0)] = 3  # configurations added while the best lies at an edge
 
 
 class MethodEntry(_Strict):
     """A method with options; `grid` makes one table row for each combination of its values.
 
     A key of `grid` is an option of the method, PART.SETTING for a setting of a part that the method needs, or
-    recipe.FIELD, which trains a separate source model for each value.
+    recipe.FIELD, which trains a separate source model for each value. With `options: published`, `method: all` stands
+    for every method that has a published setting.
     """
 
     method: StrictStr
     name: StrictStr | None = None
-    options: dict[StrictStr, Scalar] = {}
+    options: Literal["published"] | dict[StrictStr, Scalar] = {}  # `published`: those of the publication
     tuned: bool = False  # choose the options that are not given here, if the experiment is tuned
     parts: dict[StrictStr, dict[StrictStr, Any]] = {}
     grid: dict[StrictStr, Annotated[list[Scalar], Field(**NonEmpty)]] = {}  # type: ignore[arg-type]
+    views: SomeViews | None = None  # over which answers are averaged, a row for each; None: the experiment's
+
+    @model_validator(mode="after")
+    def _check_published_is_not_tuned(self) -> "MethodEntry":
+        if self.options == "published" and self.tuned:
+            raise ValueError(
+                f"{self.method!r} has `options: published` and `tuned: true`; remove one of them"
+            )
+        return self
 
 
 class Experiment(_Strict):
@@ -76,6 +98,8 @@ class Experiment(_Strict):
     methods: Literal["all"] | Annotated[list[StrictStr | MethodEntry], Field(**NonEmpty)] = "all"  # type: ignore[arg-type]
     streams: Annotated[list[StreamName], Field(**NonEmpty)] = ["online"]  # type: ignore[arg-type]
     batches: Annotated[list[Positive], Field(**NonEmpty)] = [4]  # type: ignore[arg-type]
+    views: SomeViews = ["plain"]  # a row of every method for each of them
+    learn: LearnRule = "all"  # images from which the folder stream learns; all images are answered
     seeds: list[StrictInt] | None = None
     tuned: bool = False  # rows without options get options chosen by `tune`, for each split of sites
     shuffle: bool = True  # shuffle images by the seed: neighbouring frames of video sites are near-duplicates
@@ -83,6 +107,15 @@ class Experiment(_Strict):
     instances: bool = (
         False  # also measure the official code's instance-only Dice, reported separately from Dice
     )
+
+    @model_validator(mode="after")
+    def _check_learning_comes_first(self) -> "Experiment":
+        if self.learn != "all" and self.streams != ["folder"]:
+            raise ValueError(
+                f"{self.name!r} has `learn: {self.learn}`, but only the stream folder learns before it answers; add "
+                "`streams: [folder]`"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_ceiling_is_held_out(self) -> "Experiment":
@@ -169,7 +202,11 @@ def _in_words(error: ValidationError) -> str:
             key = where.pop()
             model = next((_MODELS[part] for part in reversed(where) if part in _MODELS), Config)
             message = f"unknown key {key!r}{suggestion(key, model.model_fields)}"
-        elif mistake["type"] in ("string_type", "literal_error") and "methods" in where[:-1]:
+        elif (
+            mistake["type"] in ("string_type", "literal_error")
+            and "methods" in where[:-1]
+            and "views" not in where
+        ):
             continue  # another alternative of the union; the mistake of the intended alternative is reported
         clauses.append(": ".join([*(part for part in where if not _is_union_alternative(part)), message]))
     return "; ".join(dict.fromkeys(clauses)) or "`methods` must be `all` or a list of names and entries"
@@ -177,4 +214,5 @@ def _in_words(error: ValidationError) -> str:
 
 def _is_union_alternative(part: str) -> bool:
     """True for the name pydantic gives to an alternative of a union, which is not a key of the yaml file."""
-    return part in ("MethodEntry", "str") or part.startswith(("list[", "literal[", "constrained-"))
+    kinds = ("list[", "dict[", "literal[", "constrained-", "function-")
+    return part in ("MethodEntry", "str") or part.startswith(kinds)

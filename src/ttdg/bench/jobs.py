@@ -7,10 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ttdg.bench.protocols import Target
-from ttdg.evaluation.records import FORMAT
+from ttdg.evaluation.records import FORMAT, row_label
 
 # Recipe fields added after the first records: at these values they are left out of the key, so old keys stay valid.
 LATER_RECIPE_FIELDS: Mapping[str, Any] = {"points": 40, "sampling": 4, "edges": 0.0, "tau": 0.1}
+
+# The same for options of methods: option → the value, as text, that rows had before the option existed.
+LATER_OPTIONS: Mapping[str, Mapping[str, str]] = {"universe": {"carrier": "'universe'", "agreeing": "False"}}
+
+# The same for fields of a scoring.
+LATER_SCORING_FIELDS: Mapping[str, Any] = {"tuning": None, "views": "plain", "learn": "all"}
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,10 @@ class Scoring:
     instances: bool = False
     fittings: Mapping[str, str] = field(default_factory=dict)  # part → key of the fitting job
     tuning: str | None = None  # key of the tuning job that chooses the remaining options
+    views: str = "plain"  # over which the answers are averaged
+    learn: str = (
+        "all"  # images from which the folder stream learns; see `ttdg.data.image_cache.learning_images`
+    )
 
 
 Job = Training | Fitting | Tuning | Scoring
@@ -89,8 +99,13 @@ def _key_fields(job: Job) -> dict[str, Any]:
         fields["recipe"] = {
             name: value for name, value in recipe if LATER_RECIPE_FIELDS.get(name, ...) != value
         }
-    elif isinstance(job, Scoring) and job.tuning is None:
-        del fields["tuning"]
+    elif isinstance(job, Scoring | Tuning):
+        later = LATER_OPTIONS.get(job.method, {})
+        fields["defaults"] = {name: text for name, text in job.defaults.items() if later.get(name) != text}
+        if isinstance(job, Scoring):
+            given = job.options.items()
+            fields["options"] = {name: value for name, value in given if later.get(name) != repr(value)}
+            fields = {name: v for name, v in fields.items() if LATER_SCORING_FIELDS.get(name, ...) != v}
     return fields
 
 
@@ -148,4 +163,4 @@ def job_title(job: Job) -> str:
     if isinstance(job, Tuning):
         return f"tune {job.method} on sources of {job.training}"
     where = " → ".join(target.name for target in job.targets)
-    return f"{job.method} at {where} ({job.stream}, batch {job.batch}, seed {job.seed})"
+    return f"{row_label(job.method, job.views)} at {where} ({job.stream}, batch {job.batch}, seed {job.seed})"

@@ -5,13 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ttdg.bench.config import Config, Experiment
+from ttdg.adaptation import METHODS
+from ttdg.bench.config import Config, Experiment, StreamName
 from ttdg.bench.jobs import KINDS, Fitting, Job, Scoring, Training, Tuning, key_of, kind_of
 from ttdg.bench.protocols import Target, Transfer, transfers
 from ttdg.bench.rows import MethodVariant, method_variants
 from ttdg.bench.run_file import TableEntry
 from ttdg.data import DataSummary, split
 from ttdg.errors import UserError
+from ttdg.evaluation.tuning import Search, hospital_count, stream_length
 
 
 @dataclass(frozen=True)
@@ -52,14 +54,29 @@ def _expand(
     config: Config, experiment: Experiment, data: DataSummary
 ) -> Iterator[tuple[Scoring, TableEntry, Mapping[str, Job]]]:
     splits = transfers(experiment.protocol, list(data.sites), experiment.sources, experiment.targets)
-    rows = method_variants(experiment.methods, config.parts, config.recipe, experiment.tuned)
+    rows = method_variants(
+        experiment.methods, config.parts, config.recipe, experiment.tuned, data.benchmark["name"],
+        experiment.views,
+    )  # fmt: skip
     seeds = config.seeds if experiment.seeds is None else experiment.seeds
     prints: dict[tuple[Target, ...], dict[str, str]] = {}
+    sites = data.sites.items() if experiment.tuned else ()
+    counts = {name: (len(site.cases), len(split(site.cases)[1])) for name, site in sites}
     for seed, transfer, variant in itertools.product(seeds, splits, rows):
         model = _prepared_model(variant, data, transfer.sources, seed)
-        tuning, tuning_jobs = _tuning(config, variant, data, transfer.sources)
-        required = {**model.jobs, **tuning_jobs}
         for stream, batch in itertools.product(experiment.streams, experiment.batches):
+            tuning, required = None, model.jobs
+            if variant.configurations:
+                search = _search(
+                    config,
+                    experiment,
+                    [counts[name] for name in transfer.sources],
+                    variant.method,
+                    stream,
+                    batch,
+                )
+                tuning, tuning_jobs = _tuning(config, variant, data, transfer.sources, search)
+                required = {**model.jobs, **tuning_jobs}
             for targets in _streams(stream, transfer):
                 if targets not in prints:
                     prints[targets] = {
@@ -68,7 +85,8 @@ def _expand(
                 job = Scoring(
                     model.training, variant.method, variant.options, variant.default_options(), targets,
                     prints[targets], stream, batch, seed, experiment.cases, experiment.limit, experiment.shuffle,
-                    experiment.surfaces, experiment.instances, model.fittings, tuning,
+                    experiment.surfaces, experiment.instances, model.fittings, tuning, variant.views,
+                    experiment.learn if METHODS[variant.method].memory else "all",
                 )  # fmt: skip
                 names = "+".join(transfer.sources)
                 entry = TableEntry(experiment.name, experiment.protocol, variant.label, names, key_of(job))
@@ -85,18 +103,48 @@ def _prepared_model(
     return _PreparedModel(source, keys, {source: training, **{keys[name]: fit for name, fit in fits.items()}})
 
 
-def _tuning(
-    config: Config, variant: MethodVariant, data: DataSummary, sources: Sequence[str]
-) -> tuple[str | None, Mapping[str, Job]]:
-    """Return the tuning job of a row, if it has one, with the jobs it requires.
+def _search(
+    config: Config,
+    experiment: Experiment,
+    counts: Sequence[tuple[int, int]],
+    method: str,
+    stream: StreamName,
+    batch: int,
+) -> Mapping[str, Any]:
+    """Return the search of a row: hospitals whose streams have the kind, the batch size and the length of the row's.
 
-    Options are chosen once per split, with the model of the run's first seed, and used for all seeds.
+    It depends on the experiment's limit and on `counts`, the images and held-out images of each source site, never on a
+    target. A method without memory answers every stream alike, so its streams share one search.
     """
-    if not variant.configurations:
-        return None, {}
     assert config.tune is not None, "the config validator guarantees this"
+    held_out = [count for _, count in counts]
+    sizes = held_out if experiment.cases == "held-out" else [size for size, _ in counts]
+    images = config.tune.images or stream_length(experiment.limit, sizes)
+    return Search(
+        config.tune.hospitals or hospital_count(images),
+        images,
+        config.tune.batch or batch,
+        config.tune.farthest,
+        config.tune.seed,
+        stream if METHODS[method].memory else "online",
+        repeat=any(0 < count < images for count in held_out),
+        extensions=config.tune.extensions,
+    ).to_dict()
+
+
+def _tuning(
+    config: Config,
+    variant: MethodVariant,
+    data: DataSummary,
+    sources: Sequence[str],
+    search: Mapping[str, Any],
+) -> tuple[str, Mapping[str, Job]]:
+    """Return the tuning job of a row with the jobs it requires.
+
+    Options are chosen once per split, batch size and stream, with the model of the run's first seed, and used for all
+    seeds.
+    """
     model = _prepared_model(variant, data, sources, config.seeds[0])
-    search = config.tune.model_dump()
     job = Tuning(
         model.training,
         variant.method,

@@ -31,13 +31,15 @@ UNPUBLISHED_METRICS = ("seconds", "alignment")  # not written into packed runs
 class RunTable:
     """A run's plan, its rows, and the metadata of each scoring.
 
-    `whole` is set for a part of a run: tables of the part may refer to experiments that it leaves out.
+    `whole` is set for a part of a run: tables of the part may refer to experiments that it leaves out. `folder` is the
+    run's, which also holds its searches.
     """
 
     run: RunPlan
     rows: "pl.DataFrame"  # columns: job and COLUMNS
     about: Mapping[str, Mapping[str, Any]]  # job → metadata line of its record
     whole: "RunTable | None" = None
+    folder: Path | None = None
 
     def settings(self) -> "pl.DataFrame":
         """Return one line per table entry that has a record: the SETTING_COLUMNS and the job."""
@@ -73,7 +75,7 @@ def read_table(folder: Path) -> RunTable:
     if not paths:
         raise UserError(f"{folder} has no records yet; run its benchmark first")
     about = {path.name.removesuffix(SUFFIX): read_about(path) for path in paths}
-    table = RunTable(run, read_record_files(paths), about)
+    table = RunTable(run, read_record_files(paths), about, folder=folder)
     _check_complete(table, folder / "records", REMEDY)
     return table
 
@@ -129,7 +131,8 @@ def select_experiments(table: RunTable, experiments: Sequence[str]) -> RunTable:
     jobs = with_required(table.run.jobs, (entry.job for entry in entries))
     about = {key: line for key, line in table.about.items() if key in jobs}
     rows = table.rows.filter(pl.col("job").cast(pl.String).is_in(list(about)))
-    return RunTable(replace(table.run, jobs=jobs, entries=entries), rows, about, table.whole or table)
+    part = replace(table.run, jobs=jobs, entries=entries)
+    return RunTable(part, rows, about, table.whole or table, table.folder)
 
 
 def pack_run(table: RunTable, folder: Path) -> list[Path]:
@@ -168,7 +171,7 @@ def _read_packed(folder: Path, run: RunPlan) -> RunTable:
         rows = wide.unpivot(index=PACKED_INDEX, variable_name="metric").drop_nulls("value")
         kinds = {name: pl.Float32 if name == "value" else pl.Categorical for name in ("job", *COLUMNS)}
         rows = rows.with_columns(pl.col("site", "case", "region").fill_null("")).cast(kinds)
-        table = RunTable(run, rows.select("job", *COLUMNS), about)
+        table = RunTable(run, rows.select("job", *COLUMNS), about, folder=folder)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise UserError(
             f"{folder / PACKED_FILE} cannot be read ({error.__class__.__name__}); copy it again"

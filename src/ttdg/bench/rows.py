@@ -7,12 +7,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ttdg.adaptation import METHODS, checked, defaults
+from ttdg.adaptation import METHODS, checked, defaults, effective_views
 from ttdg.bench.config import MethodEntry
 from ttdg.bench.fitting import FITTERS, check_part_settings
 from ttdg.checkpoints import file_hash
 from ttdg.errors import UserError, suggestion
-from ttdg.evaluation.tuning import configurations
+from ttdg.evaluation.records import row_label
+from ttdg.evaluation.search_space import configurations, published_options
 from ttdg.training import Recipe
 
 
@@ -27,6 +28,7 @@ class MethodVariant:
         parts: Settings of the parts that must be fitted.
         recipe: Recipe of the source model as a training job states it; the seed of the job replaces its seed.
         configurations: Candidate options of a tuned row; empty if the row is not tuned.
+        views: Views over which the answers are averaged; a tuned row has the options chosen without views.
     """
 
     label: str
@@ -35,6 +37,7 @@ class MethodVariant:
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     recipe: Mapping[str, Any] = field(default_factory=dict)
     configurations: tuple[Mapping[str, Any], ...] = ()
+    views: str = "plain"
 
     def default_options(self) -> dict[str, str]:
         """Return the options that keep their default, as text."""
@@ -47,27 +50,49 @@ def method_variants(
     parts: Mapping[str, Mapping[str, Any]],
     recipe: Mapping[str, Any],
     tuned: bool = False,
+    benchmark: str = "",
+    views: Sequence[str] = ("plain",),
 ) -> list[MethodVariant]:
     """Expand the `methods` of an experiment into table rows.
 
     `all`, alone or in a list, stands for every method whose parts are trained with the model or can be fitted.
-    With `tuned`, a row without options gets candidate configurations if its method has a grid to search.
+    With `tuned`, a row without options gets candidate configurations if its method has a grid to search. `benchmark`
+    matters for methods that are published with other options there.
     """
     for name, settings in parts.items():
         check_part_settings(name, settings)
     rows = []
     for entry in [m for name in ([methods] if isinstance(methods, str) else methods)
-                  for m in (_every_method(recipe) if name == "all" else [name])]:  # fmt: skip
-        entry = MethodEntry(method=entry) if isinstance(entry, str) else entry
+                  for m in _entries(name, recipe, tuned, benchmark)]:  # fmt: skip
         for point in itertools.product(*([(k, v) for v in values] for k, values in entry.grid.items())):
-            variant = _variant(entry, dict(point), parts, recipe)
+            variant = _variant(entry, dict(point), parts, recipe, benchmark)
             if tuned and not entry.grid and (entry.tuned or not entry.options):
                 variant = replace(variant, configurations=_candidates(entry.method, variant.options))
-            rows.append(variant)
+            rows += _with_views(variant, entry, views)
     labels = [variant.label for variant in rows]
     if twice := next((label for label in labels if labels.count(label) > 1), None):
         raise UserError(f"two rows of a table have the name {twice!r}; give one of them another `name:`")
     return rows
+
+
+def _entries(
+    row: str | MethodEntry, recipe: Mapping[str, Any], tuned: bool, benchmark: str
+) -> list[MethodEntry]:
+    """Return the entries of a name, of `all`, or of `all` as published.
+
+    The latter has a row for every method whose published setting differs from its defaults or, in a tuned experiment,
+    may differ from the tuned one.
+    """
+    if isinstance(row, str):
+        return [MethodEntry(method=name) for name in (_every_method(recipe) if row == "all" else [row])]
+    if row.method != "all" or row.options != "published":
+        return [row]
+    settings = {name: published_options(name, benchmark) for name in _every_method(recipe)}
+    return [
+        row.model_copy(update={"method": name})
+        for name, setting in settings.items()
+        if setting or (setting is not None and tuned and len(configurations(name)) > 1)
+    ]
 
 
 def _every_method(recipe: Mapping[str, Any]) -> list[str]:
@@ -81,6 +106,7 @@ def _variant(
     point: Mapping[str, Any],
     parts: Mapping[str, Mapping[str, Any]],
     recipe: Mapping[str, Any],
+    benchmark: str,
 ) -> MethodVariant:
     method = entry.method
     if method not in METHODS:
@@ -92,7 +118,7 @@ def _variant(
     known = defaults(method)
     to_fit = [name for name in METHODS[method].parts if name not in parts_from_training(own_recipe)]
     needed = {name: {**parts.get(name, {}), **entry.parts.get(name, {})} for name in to_fit}
-    options = dict(entry.options)
+    options = _given_options(entry, benchmark)
     _check_used(method, "parts", entry.parts, needed)
     _check_used(method, "grid", [group for group, key in split.values() if key], [*needed, "recipe"])
     for name, (group, key) in split.items():
@@ -106,6 +132,30 @@ def _variant(
     values = {name: checked(method, name, value) for name, value in options.items()}
     different = {name: value for name, value in values.items() if value != known[name]}
     return MethodVariant(_label(entry, point), method, different, needed, own_recipe)
+
+
+def _given_options(entry: MethodEntry, benchmark: str) -> dict[str, Any]:
+    if entry.options != "published":
+        return dict(entry.options)
+    setting = published_options(entry.method, benchmark)
+    if setting is None:
+        raise UserError(f"no setting of method {entry.method!r} is published; name its options instead")
+    return setting
+
+
+def _with_views(variant: MethodVariant, entry: MethodEntry, views: Sequence[str]) -> list[MethodVariant]:
+    """Return the row once for each of the views: the entry's, or `views`, those of the experiment.
+
+    A method that predicts mirror images itself gets no row with flips, because it would repeat the plain row.
+    """
+    wanted = entry.views or views
+    if list(wanted) == ["plain"]:
+        return [variant]
+    named = entry.name is not None and len(entry.views or ()) == 1
+    return [
+        replace(variant, views=name, label=variant.label if named else row_label(variant.label, name))
+        for name in dict.fromkeys(effective_views(METHODS[variant.method], name) for name in wanted)
+    ]
 
 
 def _candidates(method: str, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
@@ -167,4 +217,5 @@ def _check_fittable(method: str, needed: Mapping[str, object]) -> None:
 def _label(entry: MethodEntry, point: Mapping[str, Any]) -> str:
     texts = (f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in point.items())
     grid = ", ".join(texts)
-    return (entry.name or entry.method) + (f" [{grid}]" if grid else "")
+    name = f"{entry.method}, as published" if entry.options == "published" else entry.method
+    return (entry.name or name) + (f" [{grid}]" if grid else "")

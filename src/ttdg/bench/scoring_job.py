@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from ttdg.adaptation import METHODS, Adapter, adapt, seed_all
+from ttdg.adaptation import METHODS, Adapter, build_adapter, seed_all
 from ttdg.bench.folder import RunFolder
 from ttdg.bench.jobs import Scoring
 from ttdg.checkpoints import Model, load, load_parts, read_card
 from ttdg.data import Benchmark
-from ttdg.data.image_cache import ImageOrder, ordered_images, target_batches
+from ttdg.data.image_cache import ImageOrder, learning_images, ordered_images, target_batches
 from ttdg.evaluation.streams import Answer, TargetStream, answers
 from ttdg.evaluation.tuned_options import chosen
 
@@ -55,16 +55,19 @@ def open_scoring(job: Scoring, folder: RunFolder) -> OpenScoring:
         for target in job.targets
     }  # fmt: skip
     benchmark, device = model.card.benchmark, next(model.network.parameters()).device
+    read = partial(target_batches, benchmark=benchmark, fingerprints=job.sites, size=job.batch, device=device)
     targets = [
         TargetStream(
             name,
             [(site.name, case.name) for site, case in images],
-            partial(target_batches, images, benchmark, job.sites, job.batch, device),
+            partial(read, images),
+            partial(read, learning_images(images, job.learn, benchmark, job.sites)),
         )
         for name, images in orders.items()
     ]
     seed_all(job.seed)
-    return OpenScoring(job, model, options, adapt(model, job.method, **options), orders, targets, device)
+    adapter = build_adapter(model, job.method, options, job.views)
+    return OpenScoring(job, model, options, adapter, orders, targets, device)
 
 
 def open_model(training: str, fittings: Mapping[str, str], folder: RunFolder) -> Model:

@@ -13,6 +13,7 @@ from ttdg.cli.options import (
     DeviceOption,
     ModelOption,
     SetOption,
+    ViewsOption,
     WorkersOption,
     choose_device,
     choose_sites,
@@ -44,6 +45,7 @@ def evaluate_command(
         ),
     ] = None,
     settings: SetOption = None,
+    views: ViewsOption = "plain",
     tuned: Annotated[
         Path | None,
         typer.Option(help="Options chosen by `ttdg tune`, from the file it wrote.", show_default=False),
@@ -82,12 +84,14 @@ def evaluate_command(
     """
     from rich.console import Console
 
+    from ttdg.adaptation import METHODS, effective_views
     from ttdg.checkpoints import load
     from ttdg.cli.progress import progress_bar
     from ttdg.evaluation.site import Setting, evaluate_site
     from ttdg.evaluation.tuned_options import choices_for
     from ttdg.report.terminal import scores_table, summarise
 
+    effective_views(METHODS["source"], views)
     if stream not in STREAMS:
         raise UserError(f"--stream is {', '.join(STREAMS)}, not {stream!r}")
     if cases not in ("all", "held-out"):
@@ -98,7 +102,7 @@ def evaluate_command(
         raise UserError("--set goes with one method; evaluate the methods one by one")
     described, sites = open_data(data, benchmark or None)
     wanted = choose_sites(sites, site)
-    searched = choices_for(tuned, loaded.card.sha256, wanted, methods) if tuned else {}
+    searched = choices_for(tuned, loaded.card.sha256, wanted, methods, batch, stream) if tuned else {}
     options = {
         each: all_options(each, searched[each].options if each in searched else {}, given) for each in methods
     }
@@ -119,7 +123,8 @@ def evaluate_command(
     evaluations = []
     for name, chosen in wanted.items():
         for each in methods:
-            setting = Setting(name, each, stream, batch, max(shuffle, 0))  # type: ignore[arg-type]
+            own = effective_views(METHODS[each], views)
+            setting = Setting(name, each, stream, batch, max(shuffle, 0), own)  # type: ignore[arg-type]
             with progress_bar(f"{each} on {name}", len(chosen.cases)) as progress:
                 result = evaluate_site(
                     loaded, chosen, described, setting, options=options[each], held_out=cases == "held-out",
@@ -165,9 +170,10 @@ def _records(out: Path) -> list[Path]:
 
 def _save(out: Path, result: "Evaluation") -> None:
     """Write the record of one site and method, in the format of `ttdg bench`."""
-    from ttdg.evaluation.records import SUFFIX, write_rows
+    from ttdg.evaluation.records import SUFFIX, row_label, write_rows
 
-    name = ".".join(str(result.about[field]) for field in ("site", "method", "stream", "batch", "seed"))
+    about = {**result.about, "method": row_label(result.about["method"], result.about.get("views", "plain"))}
+    name = ".".join(str(about[field]) for field in ("site", "method", "stream", "batch", "seed"))
     write_rows(out / "records" / f"{name}{SUFFIX}", result.about, result.rows)
 
 

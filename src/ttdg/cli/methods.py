@@ -61,7 +61,7 @@ def method_card(name: str) -> "Table":
 
     from ttdg.adaptation import METHODS
     from ttdg.errors import UserError, suggestion
-    from ttdg.evaluation.tuning import grid_of
+    from ttdg.evaluation.search_space import grid_of, published_text
 
     if name not in METHODS:
         raise UserError(f"unknown method {name!r}{suggestion(name, METHODS)}")
@@ -76,8 +76,10 @@ def method_card(name: str) -> "Table":
         "predicts": "without an update" if method.adapts == "nothing" else f"{method.predict} the update",
         "passes": f"{method.forwards} forward, {method.backwards} backward for each batch, with default options",
         "needs": _requirements(method) or "any network",
+        "access": method.access + (", fitted post hoc" if method.post_hoc else ""),
         "options": _options(name),
         "origin": method.origin,
+        "published": published_text(name),
         "tuned over": "; ".join(grid) or "nothing",
         "decisions": _module_text(method),
     }

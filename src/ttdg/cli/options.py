@@ -34,6 +34,12 @@ SetOption = Annotated[
         "--set", help="An option of the method, e.g. [bold]--set lr=1e-3[/bold].", show_default=False
     ),
 ]
+ViewsOption = Annotated[
+    str,
+    typer.Option(
+        help="Average the answers over views: flips (image and mirror image), scales (flips at three sizes), or plain."
+    ),
+]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda:N.")]
 BatchOption = Annotated[int, typer.Option(min=1, help="Number of images that are adapted to together.")]
 WorkersOption = Annotated[

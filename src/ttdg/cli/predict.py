@@ -13,6 +13,7 @@ from ttdg.cli.options import (
     MethodOption,
     ModelOption,
     SetOption,
+    ViewsOption,
     WorkersOption,
     options_text,
     output_folder,
@@ -35,6 +36,7 @@ def predict_command(
     model: ModelOption = "demo",
     method: MethodOption = "source",
     settings: SetOption = None,
+    views: ViewsOption = "plain",
     stream: Annotated[
         str | None,
         typer.Option(
@@ -70,8 +72,8 @@ def predict_command(
     with progress_bars("learning", "segmenting") as (learning, progress):
         loaded = load(model, device)
         outcome = predict(
-            loaded, images, out, method=method, options=options, stream=stream, batch=batch, overlays=overlays,
-            workers=workers, progress=progress, learning=learning,
+            loaded, images, out, method=method, options=options, views=views, stream=stream, batch=batch,
+            overlays=overlays, workers=workers, progress=progress, learning=learning,
         )  # fmt: skip
     typer.echo(
         f"model {model} ({loaded.card.sha256[:12]}), method {method} with {options_text(options)}, "
@@ -80,6 +82,8 @@ def predict_command(
     typer.echo(f"{outcome.manifest}: {outcome.done} segmented, {outcome.kept} kept from before")
     if outcome.expected_dice:
         typer.echo(_expected_dice(outcome.expected_dice))
+    for remark, files in outcome.remarks.items():
+        typer.echo(f"{remark} ({files} of {outcome.done + outcome.kept} files)")
     for file, reason in outcome.set_aside.items():
         typer.echo(f"set aside {file}: {reason}", err=True)
     raise typer.Exit(PARTLY if outcome.set_aside else 0)

@@ -5,6 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
+from jaxtyping import UInt8
+from torch import Tensor
+from torch.nn import functional as F
 
 from ttdg.data.benchmark import Benchmark
 from ttdg.data.loading import Arrays, subset, to_batch
@@ -13,6 +16,8 @@ from ttdg.data.sites import Case, Site, find_sites, split
 from ttdg.types import Batch
 
 SITES_KEPT = 6  # decoded sites that a process keeps
+THUMBNAIL = 32  # rows and columns of the thumbnails that are compared
+TWIN = 0.9  # correlation above which two images show the same scene
 ImageOrder = Sequence[tuple[Site, Case]]
 
 # By folder and fingerprint of the site and by description of the benchmark; least recently used first.
@@ -39,6 +44,44 @@ def ordered_images(
     if shuffle is not None:
         random.Random(shuffle).shuffle(images)
     return images[:limit]
+
+
+def learning_images(
+    images: ImageOrder, rule: str, benchmark: Benchmark, fingerprints: Mapping[str, str]
+) -> ImageOrder:
+    """Return the images of a stream from which a site is learned, in the order of the stream.
+
+    Args:
+        images: The images of the stream.
+        rule: `all`; `one-per-patient`, the first image of each patient; or `one-per-scene`, the images that are no near
+            twin of one that was chosen before. The rules differ where a site's table does not name the patients.
+        benchmark: How the images are decoded.
+        fingerprints: The fingerprints of the sites.
+    """
+    if rule == "one-per-patient":
+        first: dict[tuple[str, str], tuple[Site, Case]] = {}
+        for site, case in images:
+            first.setdefault((site.name, case.patient), (site, case))
+        return list(first.values())
+    if rule == "one-per-scene":
+        decoded = {site.name: _decoded(site, benchmark, fingerprints[site.name]) for site, _ in images}
+        pixels = [decoded[site.name][0].images[decoded[site.name][1][case.name]] for site, case in images]
+        return [images[row] for row in different_scenes(torch.stack(pixels))]
+    return images
+
+
+def different_scenes(images: UInt8[Tensor, "n c h w"]) -> list[int]:
+    """Return the rows of images that are no near twin of an earlier one among them.
+
+    Two images are near twins if their thumbnails correlate by more than `TWIN`; each colour has mean 0.
+    """
+    thumbnails = torch.cat([F.adaptive_avg_pool2d(part.float(), THUMBNAIL) for part in images.split(64)])
+    vectors = F.normalize((thumbnails - thumbnails.mean((2, 3), keepdim=True)).flatten(1), dim=1)
+    twins = vectors @ vectors.T > TWIN
+    chosen = torch.zeros(len(images), dtype=torch.bool)
+    for row in range(len(images)):
+        chosen[row] = not (twins[row] & chosen).any()
+    return chosen.nonzero()[:, 0].tolist()
 
 
 def target_batches(

@@ -5,7 +5,7 @@
 - `evaluate`: a scoring with its cost and metadata.
 - `site`: one method on one site, from image files to records.
 - `records`: the files that hold rows.
-- `tuning`, `tuned_options`: hyper-parameters chosen on simulated hospitals, and their files.
+- `search_space`, `tuning`, `tuned_options`: hyper-parameters chosen on simulated hospitals, and their files.
 - `statistics`: intervals, tests and harm.
 - `cost`, `reproducibility`: peak memory; a hash of the code.
 """

@@ -39,6 +39,11 @@ SETTING = ("method", "stream", "batch", "seed")
 METRICS = ("dice", "alignment", "structure", "hd95", "assd", "seconds")
 
 
+def row_label(method: str, views: str) -> str:
+    """Return the name of a table row: the method, and the views over which its answers are averaged."""
+    return method if views == "plain" else f"{method} + {views}"
+
+
 def write_rows(path: Path, about: Mapping[str, Any], rows: Iterable[Row]) -> None:
     """Write a record file atomically. Equal rows give equal bytes."""
     text = io.StringIO()
@@ -109,9 +114,10 @@ def _wide(about: Mapping[str, Any], rows: Sequence[Row]) -> Iterator[list[Any]]:
     for _, site, case, region, metric, value in rows:
         if case:
             images.setdefault((site, case), {}).setdefault(region, {})[metric] = value
+    setting = {**about, "method": row_label(about["method"], about.get("views", "plain"))}
     for (site, case), regions in images.items():
         common = regions.pop("", {})
         for region, values in regions.items():
             measured = {**common, **values}
             numbers = [as_text(measured.get(metric, float("nan"))) for metric in METRICS]
-            yield [site, case, region, *(about[name] for name in SETTING), *numbers]
+            yield [site, case, region, *(setting[name] for name in SETTING), *numbers]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ttdg.adaptation import METHODS, adapt, seed_all
+from ttdg.adaptation import METHODS, build_adapter, seed_all
 from ttdg.checkpoints import Model, ModelCard
 from ttdg.data import Benchmark, Case, Site, split, stream
 from ttdg.errors import UserError
@@ -27,6 +27,7 @@ class Setting:
     stream: Stream
     batch: int
     seed: int = 0
+    views: str = "plain"  # over which the answers are averaged
 
 
 def evaluate_site(
@@ -78,7 +79,7 @@ def evaluate_site(
         lambda: device_batches(device, cases, readable, setting.batch, workers, progress),
     )
     seed_all(setting.seed)
-    adapter = adapt(model, setting.method, **(options or {}))
+    adapter = build_adapter(model, setting.method, options or {}, setting.views)
     score = measure_all(surfaces)
 
     def measure(logits: Tensor, labels: Tensor, regions: Regions) -> dict[str, Tensor]:

@@ -1,8 +1,8 @@
 """Confidence intervals, paired tests, the share of a gap closed and of images harmed. Pure functions of arrays.
 
-Intervals over transfers (one source model on one target) generalise to a new hospital. Intervals over images generalise
-to new patients of the same hospitals. Tables give both; the interval over transfers answers the question "will the
-method help at the next hospital?".
+Intervals over transfers (a set of source sites and a target) and seeds (one source model each) generalise to a new
+hospital and a newly trained model. Intervals over images generalise to new patients of the same hospitals. Tables give
+both; the interval over transfers and seeds answers the question "will the method help at the next hospital?".
 """
 
 import itertools
@@ -43,6 +43,33 @@ def bootstrap(
         drawn = np.repeat([[group.mean()] for group in kept], draws, axis=1)
     means = drawn[picked, np.arange(draws)[:, None]].mean(1)
     return _central(means, level)
+
+
+def bootstrap_transfers_and_seeds(
+    by_seed: Sequence[Values], *, draws: int = 2000, level: float = 0.95, seed: int = 0
+) -> tuple[float, float]:
+    """Return a bootstrap interval of the mean over transfers of the means over seeds.
+
+    Each resample draws transfers with replacement, and for each drawn transfer its seeds with replacement. With one
+    seed it is the interval over transfers. The interval is NaN if fewer than two transfers have values: one transfer
+    says nothing about the next.
+
+    Args:
+        by_seed: For each transfer, one value per seed, such as the mean difference over its images.
+        draws: Number of resamples.
+        level: Coverage of the interval.
+        seed: Seed of the resamples.
+    """
+    kept = [values for values in by_seed if len(values)]
+    if len(kept) < 2:
+        return math.nan, math.nan
+    rng, sizes = np.random.default_rng(seed), np.array([len(values) for values in kept])
+    table = np.stack([np.pad(values, (0, sizes.max() - len(values))) for values in kept])
+    picked = _pick_groups(len(kept), draws, rng)
+    counts = sizes[picked][..., None]  # seeds of every drawn transfer
+    drawn = (rng.random((*picked.shape, sizes.max())) * counts).astype(int)
+    values = np.where(np.arange(sizes.max()) < counts, table[picked[..., None], drawn], 0.0)
+    return _central((values.sum(2) / counts[..., 0]).mean(1), level)
 
 
 def gap_closed(

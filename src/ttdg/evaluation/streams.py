@@ -6,8 +6,9 @@
 - `offline`: two passes over each target. The first pass adapts, the second answers every image with the final state, as
   the paper's released code does. The first answer depends on the last image, so offline scores are never mixed with
   online scores.
-- `folder`: the adapter learns the whole unlabelled target and then answers it. Methods that learn a site
-  (`SiteLearner`) decide themselves how often they see each image; for all other methods the stream equals `offline`.
+- `folder`: the adapter learns the whole unlabelled target, or chosen images of it, and then answers all of it. Methods
+  that learn a site (`SiteLearner`) decide themselves how often they see each image; for all other methods the stream
+  equals `offline`.
 """
 
 import time
@@ -33,6 +34,9 @@ class TargetStream:
     name: str
     images: Sequence[tuple[str, str]]  # (site, case) of every image
     batches: Callable[[], Iterable[Batch]]  # called once for each pass
+    learning: Callable[[], Iterable[Batch]] | None = (
+        None  # what the stream `folder` learns; None: all batches
+    )
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ def answers(
             reset = "each"
         predictions, first_pass = _predictions(adapter, adapter, target, reset), 0.0
         if stream in ("offline", "folder") and memory:
-            first_pass = _first_pass(adapter, target, learn_site if stream == "folder" else adapt_once)
+            first_pass = _first_pass(adapter, target, stream)
             predictions = _predictions(adapter, frozen_predictor(adapter), target, "never")
         for batch, logits, seconds in predictions:
             assert batch.masks is not None, "evaluation needs masks"
@@ -110,18 +114,19 @@ def adapt_once(adapter: Adapter, site: Iterable[Images]) -> None:
         adapter(images)
 
 
-def _first_pass(
-    adapter: Adapter, target: TargetStream, learn: Callable[[Adapter, Iterable[Images]], None]
-) -> float:
-    """Let the adapter learn all images of the target; return the mean time per image, without that of reading."""
-    images, reading, device = 0, 0.0, torch.device("cpu")
+def _first_pass(adapter: Adapter, target: TargetStream, stream: Stream) -> float:
+    """Let the adapter learn the target; return the time for each image to answer, without that of reading."""
+    reading, device = 0.0, torch.device("cpu")
+    learn, batches = adapt_once, target.batches
+    if stream == "folder":
+        learn, batches = learn_site, target.learning or target.batches
 
     def site() -> Iterator[Images]:
-        nonlocal images, reading, device
+        nonlocal reading, device
         start = time.perf_counter()
-        for batch in target.batches():
+        for batch in batches():
             reading += time.perf_counter() - start
-            images, device = images + len(batch.cases), batch.images.device
+            device = batch.images.device
             yield batch.images
             _wait_for(device)
             start = time.perf_counter()
@@ -130,7 +135,7 @@ def _first_pass(
     start = time.perf_counter()
     learn(adapter, site())
     _wait_for(device)
-    return (time.perf_counter() - start - reading) / max(images, 1)
+    return (time.perf_counter() - start - reading) / max(len(target.images), 1)
 
 
 def _wait_for(device: torch.device) -> None:

@@ -1,5 +1,6 @@
 """Files with tuned options: one per search of a run, all searches of a run packed, or the file of one tuning."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,27 @@ from ttdg.errors import UserError
 from ttdg.files import write_text
 
 PACKED = "tuned.yaml"  # all searches of a run in one file
+
+
+def read_search(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the methods tuned so far. A file of another search raises instead of being overwritten."""
+    if not path.exists():
+        return {}
+    try:
+        found = dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+        methods = dict(found.pop("methods"))
+    except (OSError, yaml.YAMLError, TypeError, ValueError, KeyError):
+        raise UserError(f"{path} holds no search; choose another file or remove it") from None
+    if other := {name: found.get(name) for name in {**found, **about} if found.get(name) != about.get(name)}:
+        said = ", ".join(f"{name} {value}" for name, value in other.items())
+        raise UserError(f"{path} holds another search ({said}); choose another file or remove it")
+    return methods
+
+
+def write_search(path: Path, about: Mapping[str, Any], methods: Mapping[str, Any]) -> None:
+    """Write the search, and for each method the choice and every trial."""
+    content = {**about, "methods": dict(methods)}
+    write_text(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
 def write_tuned(path: Path, about: Mapping[str, Any]) -> None:
@@ -25,7 +47,7 @@ def pack_tuned(run: Path, folder: Path) -> list[Path]:
         return [folder / PACKED]
     if not (found := searches(run)):
         return []
-    in_order = dict(sorted(found.items(), key=lambda item: (item[1]["method"], item[1]["sources"])))
+    in_order = dict(sorted(found.items(), key=lambda item: (item[1]["method"], item[1]["sources"], item[0])))
     text = yaml.safe_dump(in_order, sort_keys=False, allow_unicode=True, width=200, default_flow_style=None)
     write_text(folder / PACKED, text)
     return [folder / PACKED]
@@ -65,6 +87,20 @@ def _complete(search: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     return search
 
 
+def recorded_spread(search: Mapping[str, Any]) -> float:
+    """Return the largest minus the smallest Dice of the trials of a search, in percent."""
+    scores = [trial["dice"] for trial in search["trials"] if not math.isnan(trial["dice"])]
+    return float(max(scores, default=0.0) - min(scores, default=0.0))
+
+
+def indistinguishable(search: Mapping[str, Any]) -> bool:
+    """True if the trials differ by no more than a standard error, so that the choice between them is chance.
+
+    Searches that were recorded without the error are never said to be indistinguishable.
+    """
+    return len(search["trials"]) > 1 and recorded_spread(search) <= search.get("error", -1.0)
+
+
 @dataclass(frozen=True)
 class Choice:
     """The options that a search chose for one method."""
@@ -74,10 +110,20 @@ class Choice:
     model: str  # sha256 of the weights it was tuned for
     sources: tuple[str, ...]  # the sites it was tuned on
     batch: int | None = None  # the batch size it was tuned at; None in old files
+    stream: str = "online"  # the kind of stream it was tuned on
 
 
-def choices_for(path: Path, model: str, sites: Iterable[str], methods: Iterable[str]) -> dict[str, Choice]:
+def choices_for(
+    path: Path,
+    model: str,
+    sites: Iterable[str],
+    methods: Iterable[str],
+    batch: int | None = None,
+    stream: str | None = None,
+) -> dict[str, Choice]:
     """Return method → choice for the model with this sha256; methods that were not tuned are absent.
+
+    Of several searches of a method, those at this batch size count if there are any, and of these those on this stream.
 
     Raises:
         UserError: If the file was tuned for other weights, or on a site that is to be scored.
@@ -96,9 +142,13 @@ def choices_for(path: Path, model: str, sites: Iterable[str], methods: Iterable[
             "score other sites, or use no tuned options"
         )
     choices: dict[str, Choice] = {}
-    for choice in mine:
-        if choice.method in methods and choices.setdefault(choice.method, choice).options != choice.options:
-            raise UserError(f"{path} holds several searches of {choice.method!r}; give the options by hand")
+    for method in methods:
+        own = [choice for choice in mine if choice.method == method]
+        own = [choice for choice in own if choice.batch == batch] or own
+        own = [choice for choice in own if choice.stream == stream] or own
+        if any(choice.options != own[0].options for choice in own):
+            raise UserError(f"{path} holds several searches of {method!r}; give the options by hand")
+        choices |= {method: own[0]} if own else {}
     return choices
 
 
@@ -120,6 +170,7 @@ def read_choices(path: Path) -> list[Choice]:
                 str(about["model"]),
                 tuple(about["sources"]),
                 _batch(about.get("search", about)),
+                str(about.get("search", about).get("stream", "online")),
             )
             for about in searches
         ]

@@ -2,44 +2,69 @@
 
 A simulated hospital is a stream of held-out source images under one shift of light, optics, anatomy and annotation. The
 distance of the next real hospital is unknown, so simulated hospitals range from near to far. Every configuration of
-every method meets the same hospitals, online as at test time. No target image is read.
+every method meets the same hospitals, in streams as at test time: of the same kind, batch size and length. No target
+image is read.
 """
 
-import itertools
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-import yaml
 
-from ttdg.adaptation import METHODS, adapt, defaults, seed_all
+from ttdg.adaptation import METHODS, adapt, seed_all
 from ttdg.checkpoints import Model
 from ttdg.data import Arrays, Benchmark, normalise
 from ttdg.data.shifts import simulate
 from ttdg.errors import UserError
 from ttdg.evaluation.scoring import measure_dice, score_streams
-from ttdg.evaluation.streams import TargetStream
-from ttdg.files import atomic_file
+from ttdg.evaluation.search_space import beyond_edge, configurations
+from ttdg.evaluation.streams import Stream, TargetStream
 from ttdg.types import Batch
 
-BUDGET = 6  # configurations per method
-FACTORS, STEPS = (0.1, 1.0, 10.0), (1, 3)  # factors of the default learning rate; gradient steps
+EXTENSIONS = 3  # configurations that a search may add beyond an edge of the grid
+LONGEST = 400  # images of a hospital where neither a limit nor a smaller source site gives their number
+MOST_IMAGES, FEWEST, MOST = 384, 3, 8  # images of all hospitals together; bounds of the number of hospitals
 
 
 @dataclass(frozen=True)
 class Search:
-    """The simulated hospitals on which all methods are tuned."""
+    """The simulated hospitals on which all methods are tuned.
+
+    Fields that were added later have the implicit value of earlier searches as default.
+    """
 
     hospitals: int = 8
     images: int = 32  # per hospital
     batch: int = 4
-    farthest: float = (
-        1.0  # strength of the last hospital's shift; the strengths of the others rise evenly to it
-    )
+    farthest: float = 1.0  # strength of the last hospital's shift; the others' strengths rise evenly to it
     seed: int = 0
+    stream: Stream = "online"
+    repeat: bool = False  # show held-out images again, in another order, until a hospital has `images` images
+    extensions: int = 0  # configurations that may be added while the best one lies at an edge of the grid
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, without later ones at the value of earlier searches, so that those keep their keys."""
+        later = {"stream": "online", "repeat": False, "extensions": 0}
+        return {name: value for name, value in asdict(self).items() if later.get(name, ...) != value}
+
+
+def stream_length(limit: int | None, sizes: Sequence[int]) -> int:
+    """Return the number of images of a simulated hospital: that of the test streams.
+
+    Args:
+        limit: Number of images of a test stream, if one is set.
+        sizes: Number of images of each source site. Without a limit, a new hospital is taken to be as large as the
+            largest of them, or to have `LONGEST` images if that is less.
+    """
+    return limit if limit is not None else max(1, min(LONGEST, max(sizes, default=1)))
+
+
+def hospital_count(images: int) -> int:
+    """Return the number of hospitals with `images` images each: fewer the longer their streams, within bounds."""
+    return max(FEWEST, min(MOST, MOST_IMAGES // images))
 
 
 @dataclass(frozen=True)
@@ -49,6 +74,8 @@ class Trial:
     options: Mapping[str, Any]
     dice: float  # mean over regions, images and hospitals
     seconds: float  # per image
+    scores: tuple[float, ...] = ()  # mean Dice of each distinct image of each hospital
+    added: bool = False  # beyond an edge of the grid
 
 
 @dataclass(frozen=True)
@@ -59,33 +86,18 @@ class Tuned:
     chosen: Mapping[str, Any]
     dice: float
     trials: tuple[Trial, ...]
-    found: tuple[int, ...]  # number of images that each hospital has
-
-
-def grid_of(method: str) -> dict[str, tuple[Any, ...]]:
-    """Return the method's own grid, or lr × {0.1, 1, 10} and 1 or 3 steps where it has those options."""
-    declared, options = METHODS[method].grid, defaults(method)
-    if declared or not METHODS[method].backwards:
-        return dict(declared)
-    grid: dict[str, tuple[Any, ...]] = {}
-    if "lr" in options:
-        grid["lr"] = tuple(float(f"{factor * options['lr']:.6g}") for factor in FACTORS)
-    if "steps" in options:
-        grid["steps"] = STEPS
-    return grid
-
-
-def configurations(method: str) -> list[dict[str, Any]]:
-    """Return the points of the grid, the defaults first, so that a tie keeps the defaults."""
-    grid, usual = grid_of(method), defaults(method)
-    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    return sorted(points, key=lambda point: any(usual[name] != value for name, value in point.items()))[
-        :BUDGET
-    ]
+    found: tuple[int, ...]  # number of images in each hospital's stream
+    distinct: tuple[int, ...]  # number of different images among them
+    edge: str | None = None  # an option for which the choice still lies at an edge after all extensions
 
 
 def images_found(held_out: Sequence[Arrays], search: Search) -> tuple[int, ...]:
-    """Return the number of images of each hospital: those asked for, or all held-out images of its site."""
+    """Return the length of each hospital's stream: the images asked for, or all held-out images of its site."""
+    return (search.images,) * search.hospitals if search.repeat else distinct_images(held_out, search)
+
+
+def distinct_images(held_out: Sequence[Arrays], search: Search) -> tuple[int, ...]:
+    """Return the number of different images of each hospital: at most the held-out images of its site."""
     sizes = [len(arrays.images) for arrays in held_out]
     return tuple(min(search.images, sizes[number % len(sizes)]) for number in range(search.hospitals))
 
@@ -95,7 +107,9 @@ def hospital_stream(
 ) -> TargetStream:
     """Return a simulated hospital: images of one source site in random order, all under the same shift."""
     arrays, seed = held_out[number % len(held_out)], search.seed * 1_000_003 + number
-    rows = torch.randperm(len(arrays.images), generator=torch.Generator().manual_seed(seed))[: search.images]
+    generator, size = torch.Generator().manual_seed(seed), len(arrays.images)
+    passes = math.ceil(search.images / size) if search.repeat else 1
+    rows = torch.cat([torch.randperm(size, generator=generator) for _ in range(passes)])[: search.images]
     strength = search.farthest * (number + 1) / search.hospitals
     name = f"hospital {number + 1}"
 
@@ -114,15 +128,21 @@ def hospital_stream(
 def run_trial(
     model: Model, method: str, options: Mapping[str, Any], held_out: Sequence[Arrays], search: Search
 ) -> Trial:
-    """Score one configuration over all hospitals; the adapter is reset at the start of each."""
+    """Score one configuration over all hospitals, in the stream of the search."""
     device, benchmark = next(model.network.parameters()).device, model.card.benchmark
     seed_all(search.seed)  # random methods then draw the same numbers in every trial
     targets = [hospital_stream(n, held_out, benchmark, search, device) for n in range(search.hospitals)]
     adapter = adapt(model, method, **options)
-    rows, seconds = score_streams(adapter, targets, "online", benchmark.regions, measure=measure_dice)
+    rows, seconds = score_streams(
+        adapter, targets, search.stream, benchmark.regions, memory=METHODS[method].memory, measure=measure_dice
+    )  # fmt: skip
     images = sum(len(target.images) for target in targets)
-    dice = [value for *_, metric, value in rows if metric == "dice"]
-    return Trial(dict(options), sum(dice) / len(dice), seconds / images)
+    dice = [(target, case, value) for target, _, case, _, metric, value in rows if metric == "dice"]
+    by_image: dict[tuple[str, str], list[float]] = {}
+    for target, case, value in dice:
+        by_image.setdefault((target, case), []).append(value)
+    scores = tuple(statistics.fmean(values) for values in by_image.values())
+    return Trial(dict(options), sum(value for *_, value in dice) / len(dice), seconds / images, scores)
 
 
 def with_images(held_out: Sequence[Arrays]) -> list[Arrays]:
@@ -142,43 +162,64 @@ def tune(
     search: Search,
     points: Sequence[Mapping[str, Any]] | None = None,
 ) -> Tuned:
-    """Try every configuration of a method and choose the best. A tie goes to the first, the defaults."""
+    """Try every configuration of a method and choose the best. A tie goes to the first, the defaults.
+
+    While the best lies at an edge of the grid, the next value beyond that edge is tried too, as often as the search
+    allows.
+    """
     wanted, sites = configurations(method) if points is None else points, with_images(held_out)
     trials = [run_trial(model, method, options, sites, search) for options in wanted]
-    best = max(trials, key=lambda trial: -math.inf if math.isnan(trial.dice) else trial.dice)
-    return Tuned(method, best.options, best.dice, tuple(trials), images_found(sites, search))
+    further = beyond_edge(method, _best(trials).options, wanted)
+    for _ in range(search.extensions):
+        if further is None or math.isnan(_best(trials).dice):
+            break
+        trials.append(replace(run_trial(model, method, further[1], sites, search), added=True))
+        further = beyond_edge(method, _best(trials).options, [trial.options for trial in trials])
+    best, edge = _best(trials), further[0] if further and search.extensions else None
+    lengths, distinct = images_found(sites, search), distinct_images(sites, search)
+    return Tuned(method, best.options, best.dice, tuple(trials), lengths, distinct, edge)
 
 
-def read_search(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the methods tuned so far. A file of another search raises instead of being overwritten."""
-    if not path.exists():
-        return {}
-    try:
-        found = dict(yaml.safe_load(path.read_text(encoding="utf-8")))
-        methods = dict(found.pop("methods"))
-    except (OSError, yaml.YAMLError, TypeError, ValueError, KeyError):
-        raise UserError(f"{path} holds no search; choose another file or remove it") from None
-    if other := {name: found.get(name) for name in {**found, **about} if found.get(name) != about.get(name)}:
-        said = ", ".join(f"{name} {value}" for name, value in other.items())
-        raise UserError(f"{path} holds another search ({said}); choose another file or remove it")
-    return methods
+def _best(trials: Sequence[Trial]) -> Trial:
+    return max(trials, key=lambda trial: -math.inf if math.isnan(trial.dice) else trial.dice)
 
 
-def write_search(path: Path, about: Mapping[str, Any], methods: Mapping[str, Any]) -> None:
-    """Write the search, and for each method the choice and every trial."""
-    with atomic_file(path) as temporary:
-        content = yaml.safe_dump({**about, "methods": dict(methods)}, sort_keys=False, allow_unicode=True)
-        temporary.write_text(content, encoding="utf-8")
+def spread_of(trials: Sequence[Trial]) -> tuple[float, float]:
+    """Return the Dice of the best trial minus that of the worst, and the standard error of this difference.
+
+    The error is that of the mean difference over distinct images, paired by image: two configurations that differ by
+    less are not distinguishable. It is NaN if the trials have no scores of images.
+    """
+    finite = [trial for trial in trials if not math.isnan(trial.dice)]
+    if len(finite) < 2:
+        return 0.0, 0.0
+    best, worst = _best(finite), min(finite, key=lambda trial: trial.dice)
+    differences = [a - b for a, b in zip(best.scores, worst.scores, strict=True)]
+    error = statistics.stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else math.nan
+    return best.dice - worst.dice, error
 
 
 def search_record(tuned: Tuned) -> dict[str, Any]:
-    """Return a tuning as yaml stores it: rounded scores in percent; `found` maps a hospital to its image count."""
-    trials = [
-        {**asdict(t), "dice": round(100 * t.dice, 3), "seconds": round(t.seconds, 5)} for t in tuned.trials
-    ]
+    """Return a tuning as yaml stores it, with rounded scores in percent.
+
+    `found` maps a hospital to the length of its stream, and `distinct` to the number of different images in it.
+    """
+    spread, error = spread_of(tuned.trials)
     return {
         "chosen": dict(tuned.chosen),
-        "dice": round(100 * tuned.dice, 3),
+        "dice": _percent(tuned.dice),
+        "spread": _percent(spread),
+        **({} if math.isnan(error) else {"error": _percent(error)}),
+        **({"edge": tuned.edge} if tuned.edge else {}),
         "found": dict(enumerate(tuned.found, 1)),
-        "trials": trials,
+        "distinct": dict(enumerate(tuned.distinct, 1)),
+        "trials": [
+            {"options": dict(trial.options), "dice": _percent(trial.dice), "seconds": round(trial.seconds, 5)}
+            | ({"added": True} if trial.added else {})
+            for trial in tuned.trials
+        ],
     }
+
+
+def _percent(share: float) -> float:
+    return round(100 * share, 3)
