@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from ttdg.adaptation import METHODS, Method, allowed, defaults
 from ttdg.checkpoints import how_to_make
-from ttdg.evaluation.tuning import grid_of
+from ttdg.evaluation.search_space import grid_of, published_text
 
 INTRODUCTION = """# Methods
 
@@ -17,6 +17,8 @@ Every method takes a network and a batch of images and returns logits. This page
 - **BatchNorm**: the statistics that BatchNorm layers use. `EVAL`: those of the source. `BATCH`: those of the test
   batch. `MIX(ρ)`: a mixture with weight ρ on the batch.
 - **Passes**: forward and backward passes of the network for one batch, with default options.
+- **Access**: what the method needs of the source besides the trained network. "Post hoc": the paper trains the parts
+  together with the network, here they are fitted afterwards.
 - **Parts**: files that must be fitted on source images before the method can run.
 - **Published reset**: when the authors reset the model. In an evaluation, the [stream](concepts.md#streams) decides.
 """
@@ -26,11 +28,11 @@ UNKNOWN = "not documented yet"
 def page() -> str:
     """The whole page as Markdown."""
     overview = table(
-        ("method", "what it does", "adapts", "BatchNorm", "passes", "parts"),
+        ("method", "what it does", "adapts", "BatchNorm", "passes", "access", "parts"),
         (
             (
                 f"[`{name}`](#{anchor(name)})", method.summary, method.adapts, f"`{method.norm}`",
-                f"{method.forwards} + {method.backwards}", ", ".join(method.parts) or "none",
+                f"{method.forwards} + {method.backwards}", method.access, ", ".join(method.parts) or "none",
             )
             for name, method in METHODS.items()
         ),
@@ -51,8 +53,10 @@ def section(name: str) -> str:
         ("memory between batches", "yes" if method.memory else "no"),
         ("published reset", method.reset),
         ("needs", ", ".join(method.needs) or "any network"),
+        ("access", method.access + (", post hoc" if method.post_hoc else "")),
         ("parts", "; ".join(f"`{part}`: {how_to_make(part)}" for part in method.parts) or "none"),
         ("origin of the defaults", method.origin),
+        ("published", published_text(name)),
         ("tuned over", "; ".join(f"{k}: {', '.join(map(str, v))}" for k, v in grid_of(name).items()) or "nothing"),
     ]  # fmt: skip
     parts = [f"## {name} {{ #{anchor(name)} }}", sentence(method.summary), table(("", ""), facts)]

@@ -11,7 +11,7 @@ from gains import gains_figure, gains_table
 from ttdg.bench.results import read_table
 from ttdg.report.comparison import report_tables
 from ttdg.report.formats import to_markdown
-from ttdg.report.leaderboard import build_leaderboard
+from ttdg.report.leaderboard import build_leaderboards
 from ttdg.report.tables import ReportTable
 
 __all__ = ["TABLES", "gains_figure", "pages", "started"]
@@ -85,11 +85,10 @@ def run_page(run: str, title: str) -> str:
 
 
 def leaderboard_page() -> str:
-    """Every method of every run, best mean Dice first."""
+    """Every method of every run by benchmark, access and stream, best mean Dice first."""
     parts = ["# Leaderboard", "The command is `ttdg leaderboard docs/records`.", FILTER]
-    for run, title in RUNS.items():
-        board = build_leaderboard(RECORDS / run)
-        parts += [f"## {title}", f"These records are {board.state}.", *map(view_text, board.views)]
+    for board in build_leaderboards([RECORDS / run for run in RUNS]):
+        parts += [f"## {board.title}", *map(view_text, board.views)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -112,7 +112,11 @@ def test_a_method_receives_the_parts_of_the_checkpoint(tmp_path, monkeypatch):
         return Fixed(network)
 
     monkeypatch.setitem(
-        METHODS, "x", Method(build, "", "nothing", "EVAL", False, 1, 0, "before", "", "", parts=("prior",))
+        METHODS,
+        "x",
+        Method(
+            build, "", "nothing", "EVAL", False, 1, 0, "before", "source labels", "", "", parts=("prior",)
+        ),
     )
     ttdg.adapt(load(tmp_path / "m"), "x", lr=2.0)
     assert received[0][0].settings == A_PART.settings

@@ -58,11 +58,11 @@ def cells(view, row):
 
 def test_a_cell_is_mean_and_spread_over_seeds_and_the_best_is_marked(by_hand):
     dice = report_tables(read_table(by_hand))[0]
-    assert dice.header == ("method", "east", "south", "west", "mean")
-    assert cells(dice, "source") == {"method": "source", "east": "60.0 ± 0.0", "south": "60.0 ± 0.0",
-                                     "west": "60.0 ± 0.0", "mean": "60.0 ± 0.0"}  # fmt: skip
+    assert dice.header == ("method", "access", "east", "south", "west", "mean")
+    means = dict.fromkeys(("east", "south", "west", "mean"), "60.0 ± 0.0")
+    assert cells(dice, "source") == {"method": "source", "access": "source-free", **means}
     assert cells(dice, "norm")["mean"] == "80.0 ± 14.1"
-    assert [cell.best for cell in dice.rows[1]] == [False, True, True, True, True]
+    assert [cell.best for cell in dice.rows[1]] == [False, False, True, True, True, True]
     assert not any(cell.best for cell in dice.rows[0])
 
 
@@ -167,7 +167,9 @@ def test_the_leaderboard_ranks_and_says_what_is_known(by_hand, tmp_path):
     pack_run(replace(table, run=replace(table.run, name="my run")), tmp_path / "records" / "mine")
     text, page = write_leaderboard([tmp_path / "records"], tmp_path / "out")
     lines = [line for line in text.read_text().splitlines() if line.startswith("| ")]
-    assert lines[1].startswith("| norm | **80.0 ± 14.1** | +20.00")
+    assert lines[1].startswith("| norm | 1 | **80.0 ± 14.1** | +20.00")
+    assert lines[2].startswith("| source | control | 60.0 ± 0.0 |")
+    assert "## discs: source-free, online" in text.read_text()
     assert "not verified" in text.read_text()
     assert "my run" in page.read_text()
     with pytest.raises(UserError, match="no records under"):

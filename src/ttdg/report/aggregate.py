@@ -34,11 +34,13 @@ class TransferDifferences:
         name: Name of the transfer, as in the table header.
         differences: One value per image, averaged over seeds.
         by_seed: One value per image and seed.
+        seed_means: One value per seed, averaged over images.
     """
 
     name: str
     differences: Float[np.ndarray, "n"]
     by_seed: Float[np.ndarray, "k"]
+    seed_means: Float[np.ndarray, "s"]
 
 
 def table_groups(table: RunTable) -> list[TableGroup]:
@@ -130,10 +132,9 @@ def transfer_differences(paired: "pl.DataFrame", method: str) -> list[TransferDi
         ["protocol", "sources", "target"], maintain_order=True
     ):
         over_seeds = part.group_by(["site", "case"], maintain_order=True).agg(pl.col("difference").mean())
-        name = column_name(str(protocol), str(sources), str(target))
-        result.append(
-            TransferDifferences(name, over_seeds["difference"].to_numpy(), part["difference"].to_numpy())
-        )
+        seeds = part.group_by("seed", maintain_order=True).agg(pl.col("difference").mean())
+        arrays = (frame["difference"].to_numpy() for frame in (over_seeds, part, seeds))
+        result.append(TransferDifferences(column_name(str(protocol), str(sources), str(target)), *arrays))
     return result
 
 

@@ -10,7 +10,8 @@ from ttdg.report.tables import Cell, ReportTable
 ESCAPES = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "^": r"\^{}",
            "{": r"\{", "}": r"\}", "~": r"\~{}"}  # fmt: skip
 MATHS = {"±": r"$\pm$", "→": r"$\rightarrow$", "Δ": r"$\Delta$", "φ": r"$\varphi$", "α": r"$\alpha$", "–": "--",
-         "−": "$-$", "≥": r"$\geq$", "λ": r"$\lambda$", "γ": r"$\gamma$", "τ": r"$\tau$", "β": r"$\beta$"}  # fmt: skip
+         "−": "$-$", "≥": r"$\geq$", "λ": r"$\lambda$", "γ": r"$\gamma$", "τ": r"$\tau$", "β": r"$\beta$",
+         "≈": r"$\approx$", "›": r"$>$"}  # fmt: skip
 
 
 def to_markdown(tables: Sequence[ReportTable]) -> str:

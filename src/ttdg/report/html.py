@@ -77,7 +77,7 @@ def _draw_worst(table: RunTable, cases: Sequence[WorstCase], run: Path) -> str:
     parts = []
     with tempfile.TemporaryDirectory() as scratch:
         for number, panel in enumerate(worst_panels(table, cases, folder)):
-            labels = [str(label) for label in range(int(panel.truth.max()) + 2)]
+            labels = [str(label) for label in range(panel.largest_label + 2)]
             parts.append(draw_panels(Path(scratch) / f"{number}.png", [panel], labels).read_bytes())
     return " ".join(_base64(part) for part in parts)
 

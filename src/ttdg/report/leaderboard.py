@@ -1,32 +1,52 @@
-"""A leaderboard of several runs, from their published records, with the state of their verification."""
+"""A leaderboard of several runs, by benchmark, access and stream, from published records.
 
-from collections.abc import Sequence
+Every table ranks the methods of one access. The controls stand in all tables of their experiment without a rank, and so
+do methods that are post hoc.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ttdg.bench.results import read_table
+from ttdg.bench.jobs import Training
+from ttdg.bench.results import RunTable, read_table
 from ttdg.bench.verification import verification_state
 from ttdg.errors import UserError
 from ttdg.files import write_text
+from ttdg.report.access import ACCESS, POST_HOC, Facts, rivals, row_facts
 from ttdg.report.aggregate import image_dice, join_settings, mean_scores, select_group, table_groups
 from ttdg.report.comparison import comparison_table, row_notes
+from ttdg.report.controls import CONTROL_INTERVAL, GAIN, HARM, INTERVAL, OVER_CONTROL, P_TRANSFERS
 from ttdg.report.formats import escape_markdown, to_markdown
 from ttdg.report.gap import ceiling_dice, method_gaps, with_share
 from ttdg.report.rendering import render_html
 from ttdg.report.tables import Cell, ReportTable, score_table, with_notes
 
-KEPT = ("Δ Dice", "95 % interval over transfers", "p, transfers", "images harmed, %", "targets worse", "worst target",
-        "ms/image")  # fmt: skip
-PLACE = 2 + KEPT.index("ms/image")  # of the share of the gap closed: behind method, mean Dice and the gains
+SPEED = "ms/image"
+KEPT = (
+    GAIN,
+    INTERVAL,
+    OVER_CONTROL,
+    CONTROL_INTERVAL,
+    P_TRANSFERS,
+    *HARM,
+    SPEED,
+)  # if the comparison has them
 
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """The ranked tables of one run, and whether its records were verified."""
+    """The ranked tables of one benchmark, access and stream."""
 
-    name: str
-    state: str
+    benchmark: str
+    access: str
+    stream: str
     views: tuple[ReportTable, ...]
+
+    @property
+    def title(self) -> str:
+        """The heading of its section."""
+        return f"{self.benchmark}: {self.access}, {self.stream}"
 
 
 def write_leaderboard(folders: Sequence[Path], out: Path) -> list[Path]:
@@ -36,37 +56,61 @@ def write_leaderboard(folders: Sequence[Path], out: Path) -> list[Path]:
         raise UserError(
             f"no records under {', '.join(map(str, folders))}; pack the records of a run into such a folder first"
         )
-    boards = [build_leaderboard(folder) for folder in runs]
-    parts = [
-        f"## {escape_markdown(b.name)}\n\n{escape_markdown(b.state)}\n\n{to_markdown(b.views)}"
-        for b in boards
-    ]
+    boards = build_leaderboards(runs)
+    parts = [f"## {escape_markdown(board.title)}\n\n{to_markdown(board.views)}" for board in boards]
     write_text(out / "leaderboard.md", "\n".join(["# Leaderboard\n", *parts]))
     write_text(out / "leaderboard.html", render_html("leaderboard.html", boards=boards))
     return [out / "leaderboard.md", out / "leaderboard.html"]
 
 
-def build_leaderboard(folder: Path) -> Leaderboard:
-    """Rank the methods of one run."""
-    table = read_table(folder)
+def build_leaderboards(folders: Sequence[Path]) -> list[Leaderboard]:
+    """Rank the methods of all runs; the boards are sorted by benchmark, access and stream."""
+    found: dict[tuple[str, str, str], list[ReportTable]] = {}
+    for folder in folders:
+        table = read_table(folder)
+        for access, stream, view in _ranked_tables(table, verification_state(folder, table)):
+            found.setdefault((_benchmark(table), access, stream), []).append(view)
+    keys = sorted(found, key=lambda key: (key[0], ACCESS.index(key[1]), key[2]))
+    return [Leaderboard(*key, tuple(found[key])) for key in keys]
+
+
+def _ranked_tables(table: RunTable, state: str) -> Iterator[tuple[str, str, ReportTable]]:
+    """Yield the access, the stream and the ranking of each group of tables and each access with a ranked row."""
     means, images, baseline = join_settings(table, mean_scores(table)), image_dice(table), table.run.baseline
-    ceilings, views = ceiling_dice(table), []
+    ceilings = ceiling_dice(table)
     for group in table_groups(table):
         mine, my_images = select_group(means, group), select_group(images, group)
-        scores = score_table(mine, group, "dice")
-        ranked = _rank(scores, comparison_table(table, mine, my_images, group))
-        ranked = with_share(ranked, method_gaps(my_images, ceilings, baseline), baseline, PLACE)
-        views.append(with_notes(ranked, row_notes(table, group.batch)))
-    return Leaderboard(table.run.name, verification_state(folder, table), tuple(views))
+        facts = row_facts(table, group.experiment)
+        scores = score_table(mine, group, "dice", rivals(facts))
+        against = comparison_table(table, mine, my_images, group, facts)
+        gaps = method_gaps(my_images, ceilings, baseline)
+        for access in ACCESS:
+            ranked = _rank(scores, against, facts, access, f"{table.run.name}, {scores.title}", state)
+            if any(not facts[row[0].text].control for row in ranked.rows):
+                ranked = with_share(ranked, gaps, baseline, ranked.header.index(SPEED))
+                yield access, group.stream, with_notes(ranked, row_notes(table, group.batch))
 
 
-def _rank(scores: ReportTable, against: ReportTable) -> ReportTable:
-    """Join mean Dice and the comparison with the baseline, best mean Dice first."""
-    columns = [against.header.index(name) for name in KEPT]
+def _rank(
+    scores: ReportTable, against: ReportTable, facts: Facts, access: str, title: str, state: str
+) -> ReportTable:
+    """Join rank, mean Dice and the comparison of the rows of one access and of the controls, best mean Dice first."""
+    columns = [against.header.index(name) for name in KEPT if name in against.header]
     beside = {row[0].text: tuple(row[c] for c in columns) for row in against.rows}
-    lines = sorted(scores.rows, key=lambda row: -(row[-1].value or 0))
-    rows = tuple((row[0], row[-1], *beside.get(row[0].text, (Cell(""),) * len(KEPT))) for row in lines)
-    return ReportTable(scores.title, ("method", "mean Dice", *KEPT), rows, against.note)
+    mine = [row for row in scores.rows if facts[row[0].text].control or facts[row[0].text].access == access]
+    rows, rank = [], 0
+    for row in sorted(mine, key=lambda row: -(row[-1].value or 0)):
+        fact = facts[row[0].text]
+        rank += not (fact.control or fact.post_hoc)
+        place = "control" if fact.control else POST_HOC if fact.post_hoc else str(rank)
+        mean = Cell(row[-1].text, row[-1].value, place == "1")
+        rows.append((row[0], Cell(place), mean, *beside[row[0].text]))
+    header = ("method", "rank", "mean Dice", *(against.header[c] for c in columns))
+    return ReportTable(title, header, tuple(rows), f"these records are {state}; {against.note}")
+
+
+def _benchmark(table: RunTable) -> str:
+    return next(str(job.benchmark["name"]) for job in table.run.jobs.values() if isinstance(job, Training))
 
 
 def _runs(root: Path) -> list[Path]:

@@ -22,6 +22,9 @@ SCORES: Mapping[str, str] = {
     "instance_dice": "instance-only Dice of the official code (not Dice: what is missed does not count)",
 }
 LOWER_IS_BETTER = ("hd95", "assd")
+Rivals = Mapping[
+    str, str | None
+]  # label → rows among which the best is marked; None: this row is never marked
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,18 @@ def table_title(group: TableGroup, what: str) -> str:
     return f"{group.experiment}: {what} ({group.protocol}; {STREAMS[group.stream]}; batch {group.batch})"
 
 
-def score_table(means: "pl.DataFrame", group: TableGroup, metric: str, region: str = "") -> ReportTable:
-    """Return a table of methods by transfers: mean ± standard deviation over seeds, the best of each column marked."""
+def score_table(
+    means: "pl.DataFrame", group: TableGroup, metric: str, rivals: Rivals, region: str = ""
+) -> ReportTable:
+    """Return a table of methods by transfers: mean ± standard deviation over seeds, the best of each column marked.
+
+    Args:
+        means: Mean scores of the group's scorings.
+        group: The group.
+        metric: A key of SCORES.
+        rivals: The rows among which the best is marked.
+        region: Region of the scores, for the title.
+    """
     pl = import_polars()
     mine = means.filter(pl.col("metric") == metric)
     per_seed = mine.group_by(["method", "sources", "target", "seed"], maintain_order=True).agg(
@@ -76,38 +89,47 @@ def score_table(means: "pl.DataFrame", group: TableGroup, metric: str, region: s
     return ReportTable(
         table_title(group, what),
         ("method", *names, "mean"),
-        _score_rows(methods, values, metric),
+        _score_rows(methods, values, metric, rivals),
         _seeds_note(mine),
     )
 
 
 def _seeds_note(frame: "pl.DataFrame") -> str:
     count = frame["seed"].n_unique()
-    return f"mean ± standard deviation over {count} seeds" if count > 1 else "one seed: no spread is known"
+    spread = f"mean ± standard deviation over {count} seeds" if count > 1 else "one seed: no spread is known"
+    return f"{spread}; the best of each access is marked"
 
 
 def _score_rows(
-    methods: Sequence[str], values: Mapping[tuple[str, int], list[float]], metric: str
+    methods: Sequence[str], values: Mapping[tuple[str, int], list[float]], metric: str, rivals: Rivals
 ) -> tuple[tuple[Cell, ...], ...]:
     width = 1 + max(number for _, number in values)
     sign = -1 if metric in LOWER_IS_BETTER else 1
-    shown = {cell: round(st.mean_and_spread(v)[0], 1) for cell, v in values.items() if v}
-    best = [
-        max((sign * shown[m, n] for m in methods if (m, n) in shown), default=math.nan) for n in range(width)
-    ]
-    rows = []
+    shown = {cell: sign * round(st.mean_and_spread(v)[0], 1) for cell, v in values.items() if v}
+    compared: dict[str, list[str]] = {}
     for method in methods:
-        cells = [Cell(method)]
-        for number in range(width):
-            mean, spread = (
-                st.mean_and_spread(values[method, number]) if values[method, number] else (math.nan,) * 2
-            )
-            text = (
-                "–"
-                if math.isnan(mean)
-                else f"{mean:.1f}" + ("" if math.isnan(spread) else f" ± {spread:.1f}")
-            )
-            top = len(methods) > 1 and sign * shown.get((method, number), math.nan) == best[number]
-            cells.append(Cell(text, None if math.isnan(mean) else mean, top))
-        rows.append(tuple(cells))
-    return tuple(rows)
+        if (name := rivals.get(method)) is not None:
+            compared.setdefault(name, []).append(method)
+    best = {
+        (method, number)
+        for others in compared.values() if len(others) > 1
+        for number in range(width)
+        for method in _largest({m: shown[m, number] for m in others if (m, number) in shown})
+    }  # fmt: skip
+    return tuple(
+        (Cell(method), *(_score_cell(values[method, n], (method, n) in best) for n in range(width)))
+        for method in methods
+    )
+
+
+def _largest(values: Mapping[str, float]) -> list[str]:
+    """Return the keys with the largest value; NaN is never the largest."""
+    top = max((value for value in values.values() if not math.isnan(value)), default=math.nan)
+    return [key for key, value in values.items() if value == top]
+
+
+def _score_cell(by_seed: list[float], best: bool) -> Cell:
+    mean, spread = st.mean_and_spread(by_seed) if by_seed else (math.nan, math.nan)
+    if math.isnan(mean):
+        return Cell("–")
+    return Cell(f"{mean:.1f}" + ("" if math.isnan(spread) else f" ± {spread:.1f}"), mean, best)

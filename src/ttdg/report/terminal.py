@@ -8,6 +8,7 @@ import numpy as np
 
 from ttdg.adaptation import reconstructions
 from ttdg.evaluation.evaluate import Evaluation
+from ttdg.evaluation.records import row_label
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,6 +26,7 @@ class SiteRow:
     structure: float
     by_region: dict[str, float]
     milliseconds: float  # per image
+    views: str = "plain"  # over which the answers are averaged
 
 
 def summarise(evaluations: Sequence[Evaluation]) -> list[SiteRow]:
@@ -56,6 +58,7 @@ def _summary(evaluation: Evaluation) -> SiteRow:
         percent("structure"),
         {region: 100 * float(np.mean(dice)) for region, dice in by_region.items()},
         1000 * float(np.mean(values["seconds"])),
+        about.get("views", "plain"),
     )
 
 
@@ -80,6 +83,6 @@ def scores_table(rows: Sequence[SiteRow], title: str) -> "Table":
             )
             parts = [f"{row.by_region[region]:.1f}" for region in regions] if several else []
             values = (f"{row.alignment:.1f}", f"{row.structure:.1f}", f"{row.milliseconds:.1f}")
-            table.add_row(site, row.method, str(row.images), dice, *parts, *values)
+            table.add_row(site, row_label(row.method, row.views), str(row.images), dice, *parts, *values)
         table.add_section()
     return table

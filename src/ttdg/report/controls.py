@@ -1,0 +1,151 @@
+"""Each method compared with the baseline and with the best control, on the same images and source models.
+
+Controls are rows of the source network without adaptation: alone, or averaged over views. A method that gains no more
+than the best of them gains nothing by adapting.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ttdg.evaluation import statistics as st
+from ttdg.report.aggregate import TransferDifferences, dice_differences, distinct_values, transfer_differences
+from ttdg.report.tables import Cell
+
+if TYPE_CHECKING:
+    import polars as pl
+
+GAIN, INTERVAL = "Δ Dice", "95 % interval over transfers and seeds"
+OVER_CONTROL, CONTROL_INTERVAL = "Δ to the best control", "its 95 % interval over transfers and seeds"
+OVER_IMAGES = "95 % interval over images"
+P_TRANSFERS, P_IMAGES = "p, transfers", "p, images"
+HARM = ("images harmed, %", "targets worse", "worst target")
+
+
+@dataclass(frozen=True)
+class Gains:
+    """Cells of the comparison by method and column; the baseline has none."""
+
+    columns: tuple[str, ...]
+    cells: Mapping[str, Mapping[str, Cell]]
+    note: str
+
+
+Differences = Mapping[str, Sequence[TransferDifferences]]  # method → its transfers
+
+
+def compare_with_controls(
+    images: "pl.DataFrame", baseline: str, controls: Sequence[str], harm: float
+) -> Gains:
+    """Return the gain of every method with its intervals, tests and harm.
+
+    The best control is the one with the largest gain over the baseline; its columns exist only if it is not the
+    baseline itself. A column of corrected p-values exists only if one of them is below 1.
+
+    Args:
+        images: Dice per image of the scorings of one group.
+        baseline: Label of the baseline's row.
+        controls: Labels of the controls.
+        harm: Loss in points of Dice that counts as harm.
+    """
+    found = _differences(images, baseline)
+    methods = [method for method in found if method != baseline]
+    best = best_control(found, controls, baseline)
+    over_control = _differences(images, best) if best != baseline else {}
+    cells = {method: _gain(found[method], harm) for method in methods}
+    for method in methods:
+        if method != best and over_control.get(method):
+            cells[method] |= _mean_cells(over_control[method], OVER_CONTROL, CONTROL_INTERVAL)
+        elif over_control:
+            cells[method] |= {OVER_CONTROL: Cell(""), CONTROL_INTERVAL: Cell("")}
+    tests = {
+        P_TRANSFERS: st.holm([st.sign_flip_test(_means(found[method])) for method in methods]),
+        P_IMAGES: st.holm([st.wilcoxon(_image_values(found[method])) for method in methods]),
+    }
+    shown = {name: p for name, p in tests.items() if any(round(value, 3) < 1 for value in p)}
+    for name, p in shown.items():
+        for method, value in zip(methods, p, strict=True):
+            cells[method] |= {name: p_value_cell(value)}
+    compared = (OVER_CONTROL, CONTROL_INTERVAL) if over_control else ()
+    columns = (GAIN, INTERVAL, *compared, OVER_IMAGES, *shown, *HARM)
+    return Gains(columns, cells, _note(baseline, best, tests, shown, len(methods)))
+
+
+def best_control(found: Differences, controls: Sequence[str], baseline: str) -> str:
+    """Return the control with the largest mean gain over the baseline, or the baseline if none gains."""
+    means = {baseline: 0.0} | {name: float(_means(found[name]).mean()) for name in controls if name in found}
+    return max(means, key=lambda name: means[name])
+
+
+def _differences(images: "pl.DataFrame", other: str) -> dict[str, list[TransferDifferences]]:
+    paired = dice_differences(images, other)
+    differences = {name: transfer_differences(paired, name) for name in distinct_values(images, "method")}
+    return {name: transfers for name, transfers in differences.items() if transfers}
+
+
+def _means(transfers: Sequence[TransferDifferences]) -> st.Values:
+    return np.array([transfer.differences.mean() for transfer in transfers])
+
+
+def _image_values(transfers: Sequence[TransferDifferences]) -> st.Values:
+    return np.concatenate([transfer.differences for transfer in transfers])
+
+
+def _mean_cells(transfers: Sequence[TransferDifferences], name: str, interval: str) -> dict[str, Cell]:
+    mean = float(_means(transfers).mean())
+    ends = st.bootstrap_transfers_and_seeds([transfer.seed_means for transfer in transfers])
+    return {name: Cell(f"{mean:+.2f}", mean), interval: interval_cell(*ends)}
+
+
+def _gain(transfers: Sequence[TransferDifferences], lost: float) -> dict[str, Cell]:
+    means, arrays = _means(transfers), [transfer.differences for transfer in transfers]
+    within = st.bootstrap(arrays, resample_groups=False)
+    harmed = 100 * st.harm(np.concatenate([transfer.by_seed for transfer in transfers]), lost)
+    worst, worse = int(means.argmin()), int((means < 0).sum())
+    harm = (
+        number_cell(harmed, 1),
+        Cell(f"{worse} of {len(means)}", worse / len(means)),
+        Cell(f"{transfers[worst].name} {means[worst]:+.1f}", float(means[worst])),
+    )
+    return {
+        **_mean_cells(transfers, GAIN, INTERVAL),
+        OVER_IMAGES: interval_cell(*within),
+        **dict(zip(HARM, harm, strict=True)),
+    }
+
+
+def _note(
+    baseline: str, best: str, tests: Mapping[str, Sequence[float]], shown: Mapping[str, object], count: int
+) -> str:
+    words = [f"against {baseline}"]
+    if best != baseline:
+        words.append(f"the best control is {best}")
+    words.append(
+        "the interval over transfers and seeds resamples transfers, and seeds within each; that over images resamples "
+        "images within each transfer, averaged over seeds"
+    )
+    kinds = {P_TRANSFERS: "sign flips of transfers", P_IMAGES: "signed ranks of images, averaged over seeds"}
+    for name, kind in kinds.items():
+        if name in shown:
+            words.append(f"{name}: {kind}, Holm-corrected over the methods")
+        elif tests[name]:
+            words.append(f"by {kind}, Holm-corrected, none of {count} methods differs (every p is 1.000)")
+    return "; ".join(words)
+
+
+def number_cell(value: float, digits: int) -> Cell:
+    """Format a number; NaN becomes a dash."""
+    return Cell("–") if math.isnan(value) else Cell(f"{value:.{digits}f}", value)
+
+
+def p_value_cell(p: float) -> Cell:
+    """Format a p value with three digits."""
+    return Cell("< 0.001", p) if p < 0.001 else number_cell(p, 3)
+
+
+def interval_cell(low: float, high: float) -> Cell:
+    """Format a confidence interval; NaN becomes a dash."""
+    return Cell("–") if math.isnan(low) else Cell(f"[{low:+.2f}, {high:+.2f}]", low)

@@ -1,0 +1,135 @@
+"""Tables grouped by access, with controls and post-hoc rows; the numbers are made by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from ttdg.adaptation import METHODS
+from ttdg.bench.jobs import Scoring
+from ttdg.bench.results import read_table
+from ttdg.evaluation.records import write_rows
+from ttdg.report.access import ACCESS, RowFacts, job_facts, order_by_access, with_access
+from ttdg.report.comparison import report_tables
+from ttdg.report.leaderboard import build_leaderboards
+from ttdg.report.tables import Cell, ReportTable
+
+ABOUT = {"images": 2, "batches": 1, "forwards": 2, "backwards": 1, "adapting_seconds": 0.5, "all_seconds": 1.0,
+         "peak_bytes": 2**20, "threads": 1}  # fmt: skip
+GAINS = {  # label → gain over `source` in points of Dice
+    "source": 0.0, "source + flips": 2.0, "norm": 5.0, "norm + flips": 6.0, "nc-ttt": 9.0, "nc-ttt + flips": 9.0,
+    "itta": -1.0, "itta + flips": 1.0,
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(started, place):
+    """Every row gains the same at every image, and half a point more at the second seed."""
+    methods = ["source", "norm", "nc-ttt", "itta"]
+    experiment = {
+        "name": "main",
+        "protocol": "leave-one-out",
+        "methods": methods,
+        "views": ["plain", "flips"],
+    }
+    plan = started(experiment, seeds=[0, 1])
+    labels = {entry.job: entry.label for entry in plan.entries}
+    for key, job in plan.jobs.items():
+        if isinstance(job, Scoring):
+            target = job.targets[0].name
+            gain = GAINS[labels[key]] + (0.5 * job.seed if labels[key] != "source" else 0.0)
+            rows = [
+                (target, target, case, "disc", "dice", dice + gain / 100)
+                for case, dice in (("a", 0.5), ("b", 0.7))
+            ]
+            write_rows(place.record(key), ABOUT | {"key": key}, rows)
+    return place.run
+
+
+def column(view, name):
+    place = view.header.index(name)
+    return {row[0].text: row[place].text for row in view.rows}
+
+
+def test_rows_are_grouped_by_access_and_keep_their_order_within_a_group(run):
+    for view in report_tables(read_table(run)):
+        access = column(view, "access")
+        assert list(access) == list(GAINS)
+        assert (
+            list(access.values())
+            == ["source-free"] * 4 + ["source images, post hoc"] * 2 + ["source labels, post hoc"] * 2
+        )
+
+
+def test_the_best_of_an_access_is_marked_and_a_post_hoc_row_never(run):
+    dice = report_tables(read_table(run))[0]
+    assert [row[0].text for row in dice.rows if any(cell.best for cell in row)] == ["norm + flips"]
+
+
+def test_every_method_is_compared_with_the_best_control(run):
+    against = report_tables(read_table(run))[-1]
+    assert "the best control is source + flips" in against.note
+    assert column(against, "Δ Dice")["norm"] == "+5.25"
+    gains = column(against, "Δ to the best control")
+    assert gains == {
+        "source": "", "source + flips": "", "norm": "+3.00", "norm + flips": "+4.00", "nc-ttt": "+7.00",
+        "nc-ttt + flips": "+7.00", "itta": "-3.00", "itta + flips": "-1.00",
+    }  # fmt: skip
+    assert column(against, "its 95 % interval over transfers and seeds")["norm"] == "[+3.00, +3.00]"
+    low, high = column(against, "95 % interval over transfers and seeds")["norm"].strip("[]").split(", ")
+    assert 5.0 <= float(low) < 5.25 < float(high) <= 5.5
+
+
+def test_a_control_that_is_worse_than_the_baseline_is_not_the_best(run):
+    table = read_table(run)
+    worse = replace(table, run=replace(table.run, baseline="norm + flips"))
+    against = report_tables(worse)[-1]
+    assert "Δ to the best control" not in against.header
+    assert "best control" not in against.note
+
+
+def test_a_column_of_corrected_p_that_is_1_everywhere_is_replaced_by_a_count(run):
+    against = report_tables(read_table(run))[-1]
+    assert "p, transfers" not in against.header  # three transfers: p is at least 0.25, times seven methods
+    assert "none of 7 methods differs (every p is 1.000)" in against.note
+
+
+def test_the_leaderboard_has_a_section_for_each_access_with_the_controls_in_it(run):
+    boards = build_leaderboards([run])
+    assert [(board.benchmark, board.access, board.stream) for board in boards] == [
+        ("discs", "source-free", "online"), ("discs", "source images", "online"), ("discs", "source labels", "online"),
+    ]  # fmt: skip
+    first, *others = (board.views[0] for board in boards)
+    assert column(first, "rank") == {
+        "norm + flips": "1", "norm": "2", "source + flips": "control", "source": "control",
+    }  # fmt: skip
+    assert [row[0].text for row in first.rows if row[2].best] == ["norm + flips"]
+    for view in others:
+        assert set(column(view, "rank").values()) == {"control", "post hoc"}
+        assert not any(cell.best for row in view.rows for cell in row)
+
+
+def a_job(method, **options):
+    return Scoring("t", method, options, {}, (), {}, "online", 4, 0)
+
+
+def test_controls_are_the_source_with_any_views_and_the_judge_that_always_falls_back():
+    assert job_facts(a_job("source")).control
+    assert job_facts(replace(a_job("source"), views="flips")).control
+    assert job_facts(a_job("judge", always="source, both ways")) == RowFacts("source-free", control=True)
+    assert job_facts(a_job("judge", always="mean of all")) == RowFacts("source labels")
+    assert not job_facts(a_job("norm")).control
+
+
+def test_a_method_of_an_older_version_comes_last_as_unknown():
+    facts = {"old": job_facts(a_job("no-such-method")), "judge": job_facts(a_job("judge"))}
+    assert facts["old"].access == "unknown"
+    assert order_by_access(["old", "judge"], facts) == ["judge", "old"]
+    view = with_access(ReportTable("t", ("method",), ((Cell("old"),), (Cell("judge"),))), facts)
+    assert [[cell.text for cell in row] for row in view.rows] == [
+        ["judge", "source labels"],
+        ["old", "unknown"],
+    ]
+
+
+def test_every_declared_access_has_a_place_in_the_tables():
+    assert {method.access for method in METHODS.values()} <= set(ACCESS)
