@@ -21,7 +21,7 @@ def stored(expected, labels: int = 3, size: int = 8, seed: int = 0):
     judged = (3 * torch.randn(count, labels, size, size, generator=generator)).softmax(1)
     carried = (3 * torch.randn(count, labels, size // 4, size // 4, generator=generator)).softmax(1)
     memory = ImageMemory(None, 0)
-    memory.add(images, **notes(judged, torch.tensor(expected), carried))
+    memory.add(images, **notes(judged, torch.tensor(expected), carried, torch.ones(count)))
     return StoredLabels(memory), judged, carried
 
 
@@ -58,7 +58,8 @@ def test_labels_of_any_size_are_distributions(seed, size):
 
 def test_images_of_odd_size_keep_labels_of_their_last_row_and_column():
     judged = F.one_hot(torch.ones(1, 5, 5, dtype=torch.long), 2).movedim(-1, 1).float()
-    assert notes(judged, torch.ones(1), torch.ones(1, 2, 2, 2) / 2)["judged"].tolist() == [
+    carried = torch.ones(1, 2, 2, 2) / 2
+    assert notes(judged, torch.ones(1), carried, torch.ones(1))["judged"].tolist() == [
         [[[0] * 3] * 3, [[255] * 3] * 3]
     ]
 

@@ -46,7 +46,7 @@ class UniverseLearner(SelfTraining, SelfAssessing, Remarking):
     def __init__(
         self, network: nn.Module, prior: Part, judge: Part, *, evidence: EvidenceKind, random_universe: bool,
         first: float, carried: float, weigh: bool, margin: float, warm_up: int, site_judge: bool = True,
-        carrier: CarrierName = "universe", agreeing: bool = True, **learning: Any,
+        carrier: CarrierName = "universe", agreeing: bool = False, **learning: Any,
     ) -> None:  # fmt: skip
         self.reader = SourceReader(copy.deepcopy(network), prior, judge, evidence, random_universe)
         self.prior = self.reader.prior

@@ -10,8 +10,8 @@ labels of this teacher:
 2. The judge's predictions are the labels of the first steps. Later labels are the teacher's.
 3. Images count in proportion to the square of the Dice that the judge expects.
 4. Unsure images take labels that sure images of the site carry to them along the matching
-   (`ttdg.adaptation.universe.carried_labels`; controls in `ttdg.adaptation.universe.carrier_controls`), as far as these
-   labels agree with the network's (`ttdg.adaptation.universe.belief`).
+   (`ttdg.adaptation.universe.carried_labels`; controls in `ttdg.adaptation.universe.carrier_controls`). With the option
+   `agreeing`, they do so only as far as these labels agree with the network's (`ttdg.adaptation.universe.belief`).
 5. Sharpening keeps the area of each structure in each image.
 6. For each image, a second judge chooses between the judge's prediction, which is not adapted, the adapted one and
    their mean (`ttdg.adaptation.universe.site_judge`). The fallback is the adapted prediction, or the judge's if the
@@ -51,7 +51,7 @@ def universe(
     first: float = 0.25,
     carried: float = 0.5,
     carrier: CarrierName = "universe",
-    agreeing: bool = True,
+    agreeing: bool = False,
     weigh: bool = True,
     margin: float = 0.0,
     choice: bool = True,
@@ -112,7 +112,7 @@ METHOD = Method(
         ),
         "agreeing": Option(
             "believe the carried labels of an image only as far as they agree with the network's labels",
-            "this project: the scores of the same pilot; not measured at simulated hospitals (docs/measurements.md)",
+            "this project: false until it is measured; the scores of the pilot suggest it (docs/measurements.md)",
         ),
         "weigh": Option("weigh images by the square of their expected Dice", CHOSEN),
         "margin": Option(
