@@ -97,8 +97,19 @@ def _entries(
 
 def _every_method(recipe: Mapping[str, Any]) -> list[str]:
     """Return the methods whose parts are trained with the model or can be fitted."""
-    available = {*FITTERS, *parts_from_training(recipe_of_job(recipe))}
-    return [name for name, method in METHODS.items() if {*method.parts} <= available]
+    own = recipe_of_job(recipe)
+    available = {*FITTERS, *parts_from_training(own)}
+    return [
+        name
+        for name, method in METHODS.items()
+        if {*method.parts} <= available and not _needs_tissues(name, own)
+    ]
+
+
+def _needs_tissues(method: str, recipe: Mapping[str, Any]) -> bool:
+    """True if the method needs a universe of tissues and the recipe trains the paper's, which has none."""
+    literal = recipe.get("universe_loss") == "literal"
+    return literal and "prior" in METHODS[method].parts and method != "universe-literal"
 
 
 def _variant(
@@ -115,6 +126,11 @@ def _variant(
     own_recipe = recipe_of_job(
         {**recipe, **{key: point[name] for name, (group, key) in split.items() if group == "recipe"}}
     )
+    if _needs_tissues(method, own_recipe):
+        raise UserError(
+            f"method {method!r} needs a universe whose points belong to tissues, and `universe_loss: literal` trains "
+            "one without; add `recipe.universe_loss: [repaired]` to its `grid`, or remove the method"
+        )
     known = defaults(method)
     to_fit = [name for name in METHODS[method].parts if name not in parts_from_training(own_recipe)]
     needed = {name: {**parts.get(name, {}), **entry.parts.get(name, {})} for name in to_fit}
