@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ttdg.adaptation import METHODS, checked, defaults, effective_views
+from ttdg.adaptation import METHODS, checked, defaults, effective_views, needs_tissues
 from ttdg.bench.config import MethodEntry
 from ttdg.bench.fitting import FITTERS, check_part_settings
 from ttdg.checkpoints import file_hash
@@ -102,14 +102,13 @@ def _every_method(recipe: Mapping[str, Any]) -> list[str]:
     return [
         name
         for name, method in METHODS.items()
-        if {*method.parts} <= available and not _needs_tissues(name, own)
+        if {*method.parts} <= available and not _lacks_tissues(name, own)
     ]
 
 
-def _needs_tissues(method: str, recipe: Mapping[str, Any]) -> bool:
+def _lacks_tissues(method: str, recipe: Mapping[str, Any]) -> bool:
     """True if the method needs a universe of tissues and the recipe trains the paper's, which has none."""
-    literal = recipe.get("universe_loss") == "literal"
-    return literal and "prior" in METHODS[method].parts and method != "universe-literal"
+    return recipe.get("universe_loss") == "literal" and needs_tissues(method)
 
 
 def _variant(
@@ -126,7 +125,7 @@ def _variant(
     own_recipe = recipe_of_job(
         {**recipe, **{key: point[name] for name, (group, key) in split.items() if group == "recipe"}}
     )
-    if _needs_tissues(method, own_recipe):
+    if _lacks_tissues(method, own_recipe):
         raise UserError(
             f"method {method!r} needs a universe whose points belong to tissues, and `universe_loss: literal` trains "
             "one without; add `recipe.universe_loss: [repaired]` to its `grid`, or remove the method"
