@@ -96,19 +96,14 @@ def _entries(
 
 
 def _every_method(recipe: Mapping[str, Any]) -> list[str]:
-    """Return the methods whose parts are trained with the model or can be fitted."""
+    """Return the methods whose parts are trained with the model or can be fitted, and that can use its universe."""
     own = recipe_of_job(recipe)
-    available = {*FITTERS, *parts_from_training(own)}
+    available, tissues = {*FITTERS, *parts_from_training(own)}, own.get("universe_loss") != "literal"
     return [
         name
         for name, method in METHODS.items()
-        if {*method.parts} <= available and not _lacks_tissues(name, own)
+        if {*method.parts} <= available and (tissues or not needs_tissues(name))
     ]
-
-
-def _lacks_tissues(method: str, recipe: Mapping[str, Any]) -> bool:
-    """True if the method needs a universe of tissues and the recipe trains the paper's, which has none."""
-    return recipe.get("universe_loss") == "literal" and needs_tissues(method)
 
 
 def _variant(
@@ -125,7 +120,7 @@ def _variant(
     own_recipe = recipe_of_job(
         {**recipe, **{key: point[name] for name, (group, key) in split.items() if group == "recipe"}}
     )
-    if _lacks_tissues(method, own_recipe):
+    if own_recipe.get("universe_loss") == "literal" and needs_tissues(method):
         raise UserError(
             f"method {method!r} needs a universe whose points belong to tissues, and `universe_loss: literal` trains "
             "one without; add `recipe.universe_loss: [repaired]` to its `grid`, or remove the method"

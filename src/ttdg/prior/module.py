@@ -70,10 +70,9 @@ class MorphologyPrior(GraphPrior):
 
     def scores(self, nodes: Nodes, *, typed: bool = True) -> Float[Tensor, "b n d"]:
         """𝒱𝒰ᵀ. If `typed` and `self.typed` are True, points of other tissues are excluded."""
-        if not (typed and self.typed):
-            return self.scores_of_all(nodes)
-        allowed = same_class(nodes.labels, self.tissue_of)
-        return universe_scores(nodes.features, self.universe_points(), allowed)
+        points = self.universe_points()
+        allowed = same_class(nodes.labels, self.tissue_of) if typed and self.typed else None
+        return universe_scores(nodes.features, points, allowed)
 
     @torch.no_grad()
     def match(
