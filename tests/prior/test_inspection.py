@@ -1,6 +1,7 @@
 """Inspection of a prior: measures distinguish a learned from a random universe; the command writes its files."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from ttdg.checkpoints import save
 from ttdg.cli import app
 from ttdg.data import Arrays
 from ttdg.networks import level_channels
-from ttdg.prior import MorphologyPrior, Nodes, PriorSpec, inspection, prior_for
+from ttdg.prior import MorphologyPrior, Nodes, PriorSpec, inspection, literal_prior_for, prior_for
 from ttdg.report.figures import atlas
 
 LABELS, PER_TISSUE = 3, 6
@@ -136,6 +137,20 @@ def test_the_command_prints_a_table_and_writes_picture_and_json(disc_model, disc
     assert set(found["findings"]) == {"universe", "random universe", "raw features", "any two nodes"}
     assert found["images"] == 6
     assert (tmp_path / "out" / "prior.png").stat().st_size > 1000
+
+
+def test_the_universe_of_algorithm_1_is_measured_against_the_best_one(disc_model, discs, tmp_path):
+    prior = literal_prior_for(level_channels(disc_model.network), 2, node_dim=16, points=8, per_tissue=6)
+    save(tmp_path / "m", disc_model.network, disc_model.card, {"prior": prior.to_part()})
+    arguments = ["prior", "inspect", str(tmp_path / "m"), str(discs), "--images", "2", "--workers", "1"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.exception
+    start, trained, best = map(
+        float, re.findall(r"([\d.e+-]+) (?:at the start|trained|at best)", result.output)
+    )
+    assert start == pytest.approx(trained, rel=0.2)  # it is not trained
+    assert best < trained
+    assert "largest column sum" in result.output
 
 
 def test_for_a_model_without_a_prior_the_message_names_the_command(disc_model, discs, tmp_path):

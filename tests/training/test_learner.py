@@ -7,7 +7,7 @@ from torch import Tensor
 from ttdg.matching import universe_loss
 from ttdg.networks import NetworkSpec, Segmenter, feature_maps, level_channels
 from ttdg.networks.losses import LOSSES
-from ttdg.prior import MorphologyPrior, prior_for, prior_loss
+from ttdg.prior import MorphologyPrior, literal_loss, literal_prior_for, prior_for, prior_loss
 from ttdg.prior.loss import gather_nodes
 from ttdg.training.learner import Learner
 
@@ -48,6 +48,14 @@ def test_the_loss_is_the_weighted_sum(network, weight):
     logits, maps = feature_maps(network, images)
     expected = LOSSES["dice+ce"](logits, labels) + weight * prior_loss(prior, maps, labels)
     assert torch.allclose(Learner(network, prior, "dice+ce", weight)(images, labels), expected, atol=1e-5)
+
+
+def test_with_a_literal_prior_the_loss_is_that_of_algorithm_1(network):
+    images, labels = a_batch()
+    prior = literal_prior_for(level_channels(network), 2, node_dim=16, points=8, per_tissue=6).eval()
+    logits, maps = feature_maps(network, images)
+    expected = LOSSES["ce"](logits, labels) + literal_loss(prior, maps, labels)
+    assert torch.allclose(Learner(network, prior, "ce", 1.0)(images, labels), expected, rtol=1e-5)
 
 
 def test_the_prior_loss_has_gradients_on_the_encoder_but_not_on_the_head(network):

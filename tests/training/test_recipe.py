@@ -21,9 +21,10 @@ from ttdg.data import AUGMENTATIONS
 from ttdg.errors import UserError
 from ttdg.networks import ENCODERS, NetworkSpec, Segmenter, feature_maps, level_channels
 from ttdg.networks.losses import LOSSES
-from ttdg.prior import prior_for
+from ttdg.prior import literal_prior_for, prior_for
+from ttdg.prior.literal import CLASS_MATRICES
 from ttdg.training import Recipe, loop, parts, prior_fit
-from ttdg.training.recipe import CHOICES, OPTIONAL
+from ttdg.training.recipe import CHOICES, LATER, OPTIONAL
 
 RECORDS = Path(__file__).parents[2] / "docs" / "records"
 
@@ -51,6 +52,9 @@ def test_the_rate_decays_from_lr_to_zero():
         ({"fourier": 1.5}, "fourier must be between 0 and 1, not 1.5"),
         ({"mixstyle": -0.1}, "mixstyle must be between 0 and 1"),
         ({"average": 1.0}, "average must be below 1"),
+        ({"universe_loss": "printed"}, "unknown universe_loss"),
+        ({"class_matrix": "none"}, "class_matrix has no effect with the universe loss 'repaired'"),
+        ({"universe_loss": "literal", "tau": 0.2}, "tau has no effect with the universe loss 'literal'"),
         ({"encoder_weights": "nowhere.safetensors"}, "no encoder weights at nowhere"),
     ],
 )
@@ -116,7 +120,7 @@ def test_every_option_that_mirrors_a_field_reaches_the_recipe(discs, tmp_path, m
     other = Recipe(
         "light", str(tmp_path / "w.safetensors"), "v1", 3, 4, "adamw", 0.5, loss="ce", augmentation="none",
         universe=0.3, precision="32", seed=7, deterministic=True, fourier=0.1, photometric=0.2, mixstyle=0.3,
-        average=0.4,
+        average=0.4, universe_loss="literal", class_matrix="none",
     )  # fmt: skip
     assert all(getattr(other, name) != getattr(Recipe, name) for name in mirrored())
     received = []
@@ -147,6 +151,7 @@ def test_the_choices_are_the_keys_of_the_tables():
     assert set(CHOICES["encoder"]) == set(ENCODERS)
     assert set(CHOICES["loss"]) == set(LOSSES)
     assert set(CHOICES["augmentation"]) == set(AUGMENTATIONS)
+    assert set(CHOICES["class_matrix"]) == set(CLASS_MATRICES)
 
 
 def test_a_recipe_is_made_without_torch():
@@ -157,7 +162,7 @@ def test_a_recipe_is_made_without_torch():
 def test_optional_fields_are_stored_only_if_they_are_on():
     off = Recipe(**dict.fromkeys(OPTIONAL, 0.0)).to_dict()
     assert not set(OPTIONAL) & off.keys()
-    assert len(off) == len(fields(Recipe)) - len(OPTIONAL)
+    assert len(off) == len(fields(Recipe)) - len(OPTIONAL) - len(LATER)
     for name in OPTIONAL:
         assert Recipe(**{name: 0.5}).to_dict()[name] == 0.5
 
@@ -167,6 +172,29 @@ def test_a_stored_recipe_is_read_as_it_was_whatever_the_defaults_are(values):
     for recipe in (Recipe(), Recipe("light", augmentation="standard", steps=7, **values)):
         assert Recipe.from_dict(recipe.to_dict()) == recipe
         assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+
+
+def test_the_literal_universe_is_stored_only_if_it_is_chosen():
+    assert not set(LATER) & Recipe().to_dict().keys()
+    for chosen in ({"universe_loss": "literal"}, {"universe_loss": "literal", "class_matrix": "masked"}):
+        stored = Recipe(**chosen).to_dict()
+        assert {name: stored[name] for name in LATER if name in stored} == chosen
+        assert Recipe.from_dict(stored) == Recipe(**chosen)
+
+
+@pytest.mark.parametrize("points", [7, 40])
+def test_the_literal_prior_has_as_many_nodes_per_class_as_points(points):
+    recipe = Recipe(universe_loss="literal", class_matrix="masked", points=points, sampling=8)
+    prior = literal_prior_for(
+        level_channels(Segmenter(NetworkSpec(3, "light"))), 3, **recipe.prior_settings()
+    )
+    spec = prior.spec
+    assert (len(prior.universe), spec.per_tissue, spec.class_matrix, spec.stride) == (
+        3 * points,
+        points,
+        "masked",
+        8,
+    )
 
 
 def test_a_stored_recipe_gets_the_place_of_its_weights_from_the_reader(tmp_path):

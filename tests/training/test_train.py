@@ -10,13 +10,17 @@ import torch
 from ttdg.checkpoints import load
 from ttdg.data import find_sites, load_benchmark, load_sources, pack_site
 from ttdg.errors import UserError
+from ttdg.networks import level_channels
+from ttdg.prior import literal_prior_for, prior_from_part
 from ttdg.training import Recipe, loop, make_fabric, train
 from ttdg.training.batches import Pool
+from ttdg.training.learner import Learner
 from ttdg.training.resume import State
 
 PLAIN = {"augmentation": "standard", "average": 0.0}
 RECIPE = Recipe(encoder="light", steps=6, batch=4, optimiser="adamw", lr=3e-3, **PLAIN)
 EXTRAS = {"fourier": 0.5, "photometric": 0.5, "mixstyle": 0.5, "average": 0.9}
+LITERAL = replace(RECIPE, universe=1.0, universe_loss="literal", points=10)
 ALL = replace(RECIPE, augmentation="strong", **EXTRAS)
 
 
@@ -55,7 +59,35 @@ def test_training_twice_gives_the_same_weights_and_another_seed_others(discs, tm
         assert_same(tmp_path / "a", tmp_path / "c")
 
 
-@pytest.mark.parametrize("recipe", [RECIPE, ALL], ids=["plain", "all"])
+@pytest.mark.parametrize("class_matrix", ["printed", "masked", "none"])
+def test_the_literal_training_moves_the_universe_and_stays_finite(discs, tmp_path, class_matrix):
+    run(discs, tmp_path / "m", replace(LITERAL, class_matrix=class_matrix))
+    prior = prior_from_part(load(tmp_path / "m").parts["prior"])
+    d = len(prior.universe)
+    moved = (prior.universe - 1 / d).detach()
+    assert prior.spec.class_matrix == class_matrix
+    assert d == 2 * LITERAL.points
+    assert moved.isfinite().all()
+    assert moved.std() > 2e-3  # 1e-3 at the start
+    assert all(value.isfinite().all() for value in weights(tmp_path / "m").values())
+
+
+def test_the_recipes_optimiser_trains_the_literal_universe_without_decay():
+    network = loop.build_network(LITERAL, 2)
+    for optimiser, kind in (("sgd", torch.optim.SGD), ("adamw", torch.optim.AdamW)):
+        recipe = replace(LITERAL, optimiser=optimiser, lr=0.05)
+        prior = literal_prior_for(level_channels(network), 2, **recipe.prior_settings())
+        update = loop.set_up(make_fabric(recipe, "cpu"), Learner(network, prior, "ce", 1.0), recipe)
+        of_network, of_prior = (each.optimizer for each in update.optimisers.optimisers)
+        assert isinstance(of_prior, kind)
+        assert {group["lr"] for group in of_prior.param_groups} == {0.05}
+        assert [group["weight_decay"] for group in (*of_network.param_groups, *of_prior.param_groups)] == [
+            1e-4,
+            0.0,
+        ]
+
+
+@pytest.mark.parametrize("recipe", [RECIPE, ALL, LITERAL], ids=["plain", "all", "literal"])
 def test_a_killed_run_resumes_to_the_same_weights(discs, tmp_path, recipe):
     run(discs, tmp_path / "whole", recipe, every=2)
     with pytest.raises(Killed):

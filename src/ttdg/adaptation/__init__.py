@@ -13,6 +13,7 @@
 * `Fixed`, `GradientAdapter`: base classes of adapters without and with gradient updates.
 * `Option`, `Range`: the documentation of one option, and its allowed numbers.
 * `defaults`, `checked`, `allowed`: default options of a method, validation of a value, and the allowed values in words.
+* `needs_tissues`: whether a method needs universe points that belong to tissues.
 * `reconstructions`: the methods in a list whose authors published too little to reproduce them exactly.
 
 Folders: `methods` holds one file for each published method, `universe` the methods of the universe paper, `judge` the
@@ -36,11 +37,11 @@ from ttdg.adaptation.adapter import (
 from ttdg.adaptation.answer_views import VIEW_SETS, effective_views
 from ttdg.adaptation.build import Trained, adapt, build_adapter, required_parts, seed_all
 from ttdg.adaptation.options import Option, Range
-from ttdg.adaptation.registry import METHODS, allowed, checked, defaults, reconstructions
+from ttdg.adaptation.registry import METHODS, allowed, checked, defaults, needs_tissues, reconstructions
 
 __all__ = [
     "METHODS", "VIEW_SETS", "Adapter", "Assessment", "Counting", "Fixed", "FrozenPredictor", "GradientAdapter",
     "Method", "Option", "Range", "Remarking", "Resumable", "SelfAssessing", "SiteLearner", "Trained", "adapt",
-    "allowed", "build_adapter", "checked", "defaults", "effective_views", "reconstructions", "required_parts",
-    "seed_all",
+    "allowed", "build_adapter", "checked", "defaults", "effective_views", "needs_tissues", "reconstructions",
+    "required_parts", "seed_all",
 ]  # fmt: skip

@@ -76,6 +76,11 @@ def reconstructions(methods: Iterable[str]) -> list[str]:
     return [name for name in dict.fromkeys(methods) if name in METHODS and METHODS[name].reconstructed]
 
 
+def needs_tissues(method: str) -> bool:
+    """Return True if the method needs universe points that belong to tissues; the paper's literal training has none."""
+    return "prior" in METHODS[method].parts and method != "universe-literal"
+
+
 def defaults(method: str) -> dict[str, Any]:
     """Return the options of a method with their default values, read from its factory."""
     parameters = inspect.signature(METHODS[method].build).parameters.values()

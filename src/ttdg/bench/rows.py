@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ttdg.adaptation import METHODS, checked, defaults, effective_views
+from ttdg.adaptation import METHODS, checked, defaults, effective_views, needs_tissues
 from ttdg.bench.config import MethodEntry
 from ttdg.bench.fitting import FITTERS, check_part_settings
 from ttdg.checkpoints import file_hash
@@ -96,9 +96,14 @@ def _entries(
 
 
 def _every_method(recipe: Mapping[str, Any]) -> list[str]:
-    """Return the methods whose parts are trained with the model or can be fitted."""
-    available = {*FITTERS, *parts_from_training(recipe_of_job(recipe))}
-    return [name for name, method in METHODS.items() if {*method.parts} <= available]
+    """Return the methods whose parts are trained with the model or can be fitted, and that can use its universe."""
+    own = recipe_of_job(recipe)
+    available, tissues = {*FITTERS, *parts_from_training(own)}, own.get("universe_loss") != "literal"
+    return [
+        name
+        for name, method in METHODS.items()
+        if {*method.parts} <= available and (tissues or not needs_tissues(name))
+    ]
 
 
 def _variant(
@@ -115,6 +120,11 @@ def _variant(
     own_recipe = recipe_of_job(
         {**recipe, **{key: point[name] for name, (group, key) in split.items() if group == "recipe"}}
     )
+    if own_recipe.get("universe_loss") == "literal" and needs_tissues(method):
+        raise UserError(
+            f"method {method!r} needs a universe whose points belong to tissues, and `universe_loss: literal` trains "
+            "one without; add `recipe.universe_loss: [repaired]` to its `grid`, or remove the method"
+        )
     known = defaults(method)
     to_fit = [name for name in METHODS[method].parts if name not in parts_from_training(own_recipe)]
     needed = {name: {**parts.get(name, {}), **entry.parts.get(name, {})} for name in to_fit}

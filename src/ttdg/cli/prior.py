@@ -20,6 +20,8 @@ from ttdg.errors import UserError
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from ttdg.prior import LiteralPrior, Nodes
+
 app = typer.Typer(no_args_is_help=True, help="Inspect a morphology prior, and what it carries.")
 
 
@@ -71,12 +73,12 @@ def inspect_command(
     from ttdg.data import load_arrays
     from ttdg.evaluation.site import benchmark_for_model
     from ttdg.files import write_text
-    from ttdg.prior import MorphologyPrior, inspection
+    from ttdg.prior import LiteralPrior, MorphologyPrior, inspection, prior_from_part
     from ttdg.report.figures import atlas
 
     loaded = load(model, choose_device(device))
     (part,) = required_parts("prior inspect", ("prior",), loaded.parts)
-    fitted = MorphologyPrior.from_part(part).to(next(loaded.network.parameters()).device)
+    fitted = prior_from_part(part).to(next(loaded.network.parameters()).device)
     described, sites = open_data(data, benchmark)
     chosen = choose_sites(sites, names or list(sites))
     arrays = {
@@ -89,6 +91,10 @@ def inspect_command(
         loaded.network, fitted, arrays, loaded.card.benchmark.normalisation
     )
     fitted = fitted.cpu()
+    if isinstance(fitted, LiteralPrior):
+        typer.echo(literal_findings(fitted, image_nodes.nodes))
+        return
+    assert isinstance(fitted, MorphologyPrior)
     findings = {
         name: asdict(measures) for name, measures in inspection.compare_universes(image_nodes, fitted).items()
     }
@@ -110,6 +116,19 @@ def inspect_command(
         points = inspection.match_ignoring_labels(fitted, image_nodes.nodes)
         path = atlas.draw_atlas(out / "prior.png", image_nodes, points, classes - 1, len(fitted.universe))
         typer.echo(f"{path} and {out / 'prior.json'} written")
+
+
+def literal_findings(prior: "LiteralPrior", nodes: "Nodes") -> str:
+    """Say how well 𝒰 of the paper's Algorithm 1 fits its own matching, and what that matching is."""
+    from ttdg.prior.literal import universe_fit
+
+    fit, found = universe_fit(prior, nodes), prior.hippi(nodes)
+    U, d = found.matching, prior.spec.size
+    return (
+        f"Eq. 9 per node: {fit.start:.2g} at the start of training, {fit.trained:.2g} trained, {fit.best:.2g} at best\n"
+        f"HiPPI: {found.iterations} iterations; largest entry of U {float(U.max()):.2g} (1/d = {1 / d:.2g}), "
+        f"largest column sum {float(U.sum(1).max()):.2g} (at most 1 in a matching)"
+    )
 
 
 def findings_table(findings: dict[str, dict[str, Any]], size: int) -> "Table":

@@ -46,6 +46,8 @@ def train_command(
     loss: Annotated[str, _setting("loss")] = Recipe.loss,
     augmentation: Annotated[str, _setting("augmentation")] = Recipe.augmentation,
     universe: Annotated[float, _setting("universe", min=0)] = Recipe.universe,
+    universe_loss: Annotated[str, _setting("universe_loss")] = Recipe.universe_loss,
+    class_matrix: Annotated[str, _setting("class_matrix")] = Recipe.class_matrix,
     fourier: Annotated[float, _setting("fourier", min=0, max=1)] = Recipe.fourier,
     photometric: Annotated[float, _setting("photometric", min=0, max=1)] = Recipe.photometric,
     mixstyle: Annotated[float, _setting("mixstyle", min=0, max=1)] = Recipe.mixstyle,
@@ -72,6 +74,8 @@ def train_command(
     """Train a source model; the same command continues an interrupted run.
 
     The morphology prior that [bold]universe-choice[/bold] and [bold]judge[/bold] need is trained with the network.
+    [bold]--universe-loss literal --universe 1[/bold] trains the universe of the paper instead, which
+    [bold]universe-literal[/bold] needs.
     With [bold]--with[/bold], the command also fits those parts that the checkpoint does not have yet.
 
     Example: [bold]ttdg train -d ~/data/polyp -b polyp --leave-out etis -o models/no-etis
@@ -84,7 +88,8 @@ def train_command(
     recipe = Recipe(
         encoder=encoder, encoder_weights=str(encoder_weights) if encoder_weights else None, strides=strides,
         steps=steps, batch=batch, optimiser=optimiser, lr=lr, loss=loss, augmentation=augmentation,
-        universe=universe, fourier=fourier, photometric=photometric, mixstyle=mixstyle, average=average,
+        universe=universe, universe_loss=universe_loss, class_matrix=class_matrix,
+        fourier=fourier, photometric=photometric, mixstyle=mixstyle, average=average,
         precision=precision, seed=seed, deterministic=deterministic,
     )  # fmt: skip
     part_names = _part_names(parts)

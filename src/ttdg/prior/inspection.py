@@ -18,6 +18,7 @@ from ttdg.data import Arrays, Normalisation, normalise
 from ttdg.matching import round_matching
 from ttdg.networks import feature_maps
 from ttdg.prior import correspondence
+from ttdg.prior.graph_prior import GraphPrior
 from ttdg.prior.module import MorphologyPrior
 from ttdg.prior.resizing import grid_size
 from ttdg.prior.sampling import Nodes
@@ -50,7 +51,7 @@ class MatchingMeasures:
 
 @torch.no_grad()
 def collect_nodes(
-    network: Any, prior: MorphologyPrior, sites: Mapping[str, Arrays], how: Normalisation
+    network: Any, prior: GraphPrior, sites: Mapping[str, Arrays], how: Normalisation
 ) -> ImageNodes:
     """Sample the nodes of all images of the sites, which need masks; `how` is the normalisation of images."""
     nodes, raw, relative = zip(*_batches_of_nodes(network, prior, sites, how), strict=True)
@@ -129,7 +130,7 @@ def class_of_tissue(prior: MorphologyPrior, tissues: Int[Tensor, "*shape"]) -> I
 
 
 def _batches_of_nodes(
-    network: Any, prior: MorphologyPrior, sites: Mapping[str, Arrays], how: Normalisation
+    network: Any, prior: GraphPrior, sites: Mapping[str, Arrays], how: Normalisation
 ) -> Iterator[tuple[Nodes, Tensor, Tensor]]:
     """For each batch of images the nodes, their raw features and their coordinates relative to the structure."""
     device = next(network.parameters()).device
@@ -147,7 +148,7 @@ def _batches_of_nodes(
 
 
 def _raw_features(
-    prior: MorphologyPrior, maps: Mapping[str, Tensor], projected: Tensor
+    prior: GraphPrior, maps: Mapping[str, Tensor], projected: Tensor
 ) -> Float[Tensor, "b c y x"]:
     """The levels that the prior reads, each normalised to unit length, concatenated, on the grid of `projected`."""
     size = grid_size(maps, prior.spec.stride)

@@ -8,40 +8,28 @@ network, whose weights remain those that all methods use.
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from ttdg.errors import UserError
 from ttdg.matching import assign, qap_direction, same_class, same_class_pairs, solve, stacked, universe_scores
-from ttdg.prior.affinity import Affinity
-from ttdg.prior.edges import Edges
-from ttdg.prior.resizing import grid_size, resize_bilinear
+from ttdg.prior.graph_prior import LITERAL, GraphPrior, GraphSpec, as_tuples
 from ttdg.prior.sampling import Nodes, sample_nodes
-from ttdg.types import GraphBatch, Part
+from ttdg.types import Part
 
 RING_CELLS = 4  # width of the ring around structures in cells of the node grid (16 pixels)
 
 
 @dataclass(frozen=True)
-class PriorSpec:
-    """The settings from which a `MorphologyPrior` is built.
+class PriorSpec(GraphSpec):
+    """The settings from which a `MorphologyPrior` is built; 𝒰 has d = (labels + 1) · points rows."""
 
-    Levels are named e0 to e4 (maps of the encoder) and d0 to d4 (maps of the decoder).
-    """
-
-    labels: int  # labels of the benchmark, including background
-    channels: tuple[int, ...]  # channels of the levels
-    levels: tuple[str, ...] = ("e2", "e3", "d2")
-    node_dim: int = 128
-    points: int = 40  # universe points per tissue; 𝒰 has d = (labels + 1) · points
-    per_tissue: int = 32  # maximum nodes per tissue and image
-    stride: int = 4  # of the node grid, in pixels
     tau: float = 0.1  # temperature of the posterior and the loss
     tau_match: float = 0.05  # temperature of the matching
     consensus: float = 0.5  # μ, the weight of the votes of other graphs
@@ -55,49 +43,20 @@ class PriorSpec:
         return self.labels + 1
 
 
-class MorphologyPrior(nn.Module):
-    """Projection of features, universe embeddings 𝒰, edges and affinity.
+class MorphologyPrior(GraphPrior):
+    """A prior whose universe points have unit length and belong to one tissue each.
 
     If `typed` is False, nodes can be matched to points of any tissue.
     """
 
+    spec: PriorSpec
+
     def __init__(self, spec: PriorSpec) -> None:
-        super().__init__()
-        if spec.per_tissue > spec.points:
-            raise UserError(
-                f"{spec.per_tissue} nodes per tissue cannot all be matched to {spec.points} points; raise `points`"
-            )
-        self.spec = spec
+        super().__init__(spec, lambda: random_directions(spec.tissues * spec.points, spec.node_dim))
         self.typed = True
-        self.inputs = nn.ModuleList(nn.Conv2d(c, spec.node_dim, 1) for c in spec.channels)
-        self.norm = nn.LayerNorm(spec.node_dim)
-        self.output = nn.Linear(spec.node_dim, spec.node_dim)
-        self.universe = nn.Parameter(
-            F.normalize(torch.randn(spec.tissues * spec.points, spec.node_dim), dim=1)
-        )
-        self.edges = Edges(spec.node_dim)
-        self.affinity = Affinity(spec.node_dim)
         tissues = torch.arange(1, spec.tissues + 1).repeat_interleave(spec.points)
         self.register_buffer("tissue_of", tissues, persistent=False)
         self.tissue_of: Tensor
-
-    def project(
-        self, maps: Mapping[str, Float[Tensor, "b _c _y _x"]], image: Sequence[int] | None = None
-    ) -> Float[Tensor, "b h y x"]:
-        """Project the chosen levels to one map of unit vectors on the node grid.
-
-        Args:
-            maps: feature maps by level.
-            image: (height, width) of the images before padding; the result is cropped to them.
-        """
-        levels = [maps[name] for name in self.spec.levels]
-        size = grid_size(maps, self.spec.stride)
-        x = sum(resize_bilinear(conv(level), size) for conv, level in zip(self.inputs, levels, strict=True))
-        x = self.output(F.relu(self.norm(x.movedim(1, -1))))  # type: ignore[union-attr]
-        x = F.normalize(x, dim=-1).movedim(-1, 1)
-        if image is None:
-            return x
-        return x[..., : -(-image[0] // self.spec.stride), : -(-image[1] // self.spec.stride)]
 
     def universe_points(self) -> Float[Tensor, "d h"]:
         """The universe embeddings, normalised to unit length."""
@@ -108,11 +67,6 @@ class MorphologyPrior(nn.Module):
         tissues = add_ring_label(labels, self.spec.labels, projected.shape[2:])
         classes = range(self.spec.tissues)
         return sample_nodes([projected], tissues, classes=classes, per_class=self.spec.per_tissue)
-
-    def graphs(self, nodes: Nodes) -> GraphBatch:
-        """The nodes with their edges."""
-        edges = self.edges(nodes.features, nodes.mask, nodes.coordinates)
-        return GraphBatch(nodes.features, edges, nodes.labels, nodes.mask)
 
     def scores(self, nodes: Nodes, *, typed: bool = True) -> Float[Tensor, "b n d"]:
         """𝒱𝒰ᵀ. If `typed` and `self.typed` are True, points of other tissues are excluded."""
@@ -181,24 +135,19 @@ class MorphologyPrior(nn.Module):
         real = nodes.mask.sum(1).clamp(min=1)
         return ((U.sum(2) - cosine) * nodes.mask).sum(1) / real
 
-    def to_part(self) -> Part:
-        """The prior as a part of a checkpoint."""
-        return Part(self.state_dict(), asdict(self.spec))
-
     @classmethod
     def from_part(cls, part: Part) -> "MorphologyPrior":
-        """The prior that `to_part` stored, in eval mode."""
-        prior = cls(PriorSpec(**_tuples(part.settings)))
-        prior.load_state_dict(dict(part.tensors))
-        return prior.eval()
+        """The prior that `to_part` stored, in eval mode; `UserError` for a universe of the paper's literal training."""
+        if LITERAL in part.settings:
+            raise UserError(
+                "the universe of this model was trained by the paper's Algorithm 1 as printed, and its points belong "
+                "to no tissue, which is needed here; train a model with the universe loss 'repaired'"
+            )
+        return cls(PriorSpec(**as_tuples(part.settings))).with_state(part)
 
-    def with_random_universe(self, seed: int = 0) -> "MorphologyPrior":
-        """A copy with the same projection and a random universe, as a control."""
-        other = copy.deepcopy(self)
-        generator = torch.Generator().manual_seed(seed)
-        random = torch.randn(self.universe.shape, generator=generator)
-        other.universe.data.copy_(F.normalize(random, dim=1))
-        return other
+    def first_universe(self, generator: torch.Generator) -> Float[Tensor, "d h"]:
+        """Random rows of unit length."""
+        return random_directions(len(self.universe), self.spec.node_dim, generator)
 
     def without_class_mask(self) -> "MorphologyPrior":
         """A copy in which nodes can be matched to points of any tissue, as an ablation."""
@@ -231,6 +180,8 @@ def add_ring_label(labels: Int[Tensor, "b h w"], count: int, size: Sequence[int]
     return torch.where(near & (labels == 0), count, labels)
 
 
-def _tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with lists as tuples, since JSON has no tuples."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+def random_directions(
+    count: int, width: int, generator: torch.Generator | None = None
+) -> Float[Tensor, "count width"]:
+    """Random vectors of unit length."""
+    return F.normalize(torch.randn(count, width, generator=generator), dim=1)

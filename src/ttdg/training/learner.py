@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ttdg.networks import Segmenter, feature_maps
 from ttdg.networks.losses import LOSSES
-from ttdg.prior import MorphologyPrior, prior_loss
+from ttdg.prior import LiteralPrior, MorphologyPrior, literal_loss, prior_loss
 from ttdg.training.mixstyle import Partners, StyleMixing, Weights
 
 
@@ -19,7 +19,7 @@ class Learner(nn.Module):
     def __init__(
         self,
         network: Segmenter,
-        prior: MorphologyPrior | None,
+        prior: MorphologyPrior | LiteralPrior | None,
         loss: str,
         weight: float,
         mixstyle: bool = False,
@@ -50,5 +50,9 @@ class Learner(nn.Module):
             return self.supervised(self.network(images).float(), labels)
         logits, maps = feature_maps(self.network, images)
         with torch.autocast(images.device.type, enabled=False):
-            matching = prior_loss(self.prior, {name: x.float() for name, x in maps.items()}, labels)
+            levels = {name: x.float() for name, x in maps.items()}
+            if isinstance(self.prior, LiteralPrior):
+                matching = literal_loss(self.prior, levels, labels)
+            else:
+                matching = prior_loss(self.prior, levels, labels)
             return self.supervised(logits.float(), labels) + self.weight * matching

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from ttdg.checkpoints import ModelCard, save
 from ttdg.data import Arrays, Benchmark
 from ttdg.errors import UserError
 from ttdg.networks import NetworkSpec, Segmenter, cuda_graph, level_channels, load_encoder
-from ttdg.prior import prior_for
+from ttdg.prior import literal_prior_for, prior_for
 from ttdg.training.averaging import WeightAverage
 from ttdg.training.batches import Pool
 from ttdg.training.learner import Learner
@@ -24,7 +24,9 @@ from ttdg.training.sync import synchronise
 from ttdg.training.update import Optimisers, Update
 from ttdg.training.validate import validate
 
-PRIOR_RATE = 1e-3  # learning rate of the prior, which AdamW trains whatever the network's optimiser is
+PRIOR_RATE = (
+    1e-3  # learning rate of the repaired prior, which AdamW trains whatever the network's optimiser is
+)
 REPORT_EVERY = 20  # steps between two progress events; reading the loss makes the host wait for the device
 
 
@@ -60,7 +62,8 @@ def train(
     torch.manual_seed(recipe.seed)
     labels, prior_settings = len(benchmark.labels), recipe.prior_settings()
     network = build_network(recipe, labels)
-    prior = prior_for(level_channels(network), labels, **prior_settings) if recipe.universe else None
+    new_prior = literal_prior_for if recipe.universe_loss == "literal" else prior_for
+    prior = new_prior(level_channels(network), labels, **prior_settings) if recipe.universe else None
     learner = Learner(network, prior, recipe.loss, recipe.universe, recipe.mixstyle > 0)
     update = set_up(fabric, learner, recipe)
     result = learner if update.average is None else update.average.learner
@@ -125,31 +128,40 @@ def set_up(fabric: Any, learner: Learner, recipe: Recipe) -> Update:
     """Move the learner and its optimisers to the device and return the training step.
 
     Several processes share the step by distributed data parallelism; one process on a GPU records it as a CUDA graph.
+    HiPPI of the literal universe loss ends by a test on the host, so its step is not recorded.
     """
     cuda = fabric.device.type == "cuda"
-    recorded = cuda and fabric.world_size == 1 and not recipe.deterministic and cuda_graph.enabled()
+    literal = recipe.universe_loss == "literal" and recipe.universe > 0
+    recorded = (
+        cuda and fabric.world_size == 1 and not (recipe.deterministic or literal) and cuda_graph.enabled()
+    )
     if fabric.world_size > 1:
         synchronise(learner.network, cuda)
     if cuda:
         learner.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimisers = [_optimiser(recipe, learner.network, cuda, recorded)]
+    optimisers = [_optimiser(recipe, learner.network.parameters(), cuda, recorded)]
     if learner.prior is not None:
         trained = [
             p for name, p in learner.prior.named_parameters() if not name.startswith(("edges", "affinity"))
         ]
         optimisers.append(
-            torch.optim.AdamW(trained, PRIOR_RATE, weight_decay=0.0, fused=cuda, capturable=recorded)
+            _optimiser(recipe, trained, cuda, recorded, decay=False)
+            if literal
+            else torch.optim.AdamW(trained, PRIOR_RATE, weight_decay=0.0, fused=cuda, capturable=recorded)
         )
     wrapped, *ready = fabric.setup(learner, *optimisers)
     average = WeightAverage(learner, recipe.average) if recipe.average else None
     return Update(fabric, wrapped, Optimisers(ready, recorded), recorded, average)
 
 
-def _optimiser(recipe: Recipe, network: nn.Module, fused: bool, recorded: bool) -> torch.optim.Optimizer:
-    parameters, decay = network.parameters(), recipe.weight_decay
+def _optimiser(
+    recipe: Recipe, parameters: Iterable[nn.Parameter], fused: bool, recorded: bool, decay: bool = True
+) -> torch.optim.Optimizer:
+    """The recipe's optimiser; in the paper it also trains 𝒰, whose decay is α of Eq. 9."""
+    rate = recipe.weight_decay if decay else 0.0
     if recipe.optimiser == "sgd":
-        return torch.optim.SGD(parameters, recipe.lr, recipe.momentum, weight_decay=decay, fused=fused)
-    return torch.optim.AdamW(parameters, recipe.lr, weight_decay=decay, fused=fused, capturable=recorded)
+        return torch.optim.SGD(parameters, recipe.lr, recipe.momentum, weight_decay=rate, fused=fused)
+    return torch.optim.AdamW(parameters, recipe.lr, weight_decay=rate, fused=fused, capturable=recorded)
 
 
 def _batch_part(recipe: Recipe, fabric: Any) -> slice:

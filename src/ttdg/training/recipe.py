@@ -14,6 +14,8 @@ CHOICES: Mapping[str, Sequence[Any]] = {
     "loss": ("ce", "dice+ce"),
     "augmentation": ("none", "standard", "strong"),
     "precision": ("auto", "32", "bf16"),
+    "universe_loss": ("repaired", "literal"),
+    "class_matrix": ("printed", "masked", "none"),
 }
 SAMPLINGS = (2, 4, 8, 16)
 POSITIVE = ("steps", "batch", "lr", "points", "tau")
@@ -23,6 +25,8 @@ OPTIONAL = (
     "mixstyle",
     "average",
 )  # stored only if they are not 0, that is, not off
+LATER = {"universe_loss": "repaired", "class_matrix": "printed"}  # stored only if they differ from this
+REPAIRED_ONLY = ("edges", "tau")  # fields that the literal universe loss does not use
 FITTING_AUGMENTATION = "standard"  # of priors and parts fitted to a finished network; no job key names it
 
 
@@ -56,6 +60,15 @@ class Recipe:
     augmentation: str = _setting("strong", "Augmentation: none, standard or strong.")
     balance: float = _setting(0.5, "Sites are drawn in proportion to (number of cases)^balance.")
     universe: float = _setting(0.1, "Weight of L(𝒰), which trains the morphology prior; 0 trains no prior.")
+    universe_loss: str = _setting(
+        "repaired",
+        "Training of the universe: repaired (this project's) or literal (the paper's Algorithm 1 as printed; its "
+        "weight in the paper is 1).",
+    )
+    class_matrix: str = _setting(
+        "printed",
+        "Class matrix W of the literal universe loss: printed (𝐖ᵀ𝐀𝐖), masked (edges within a class) or none.",
+    )
     precision: str = _setting("auto", "Precision: auto (bf16 on a GPU), 32 or bf16.")
     seed: int = _setting(0, "Seed of the initial weights, the batches and the augmentation.")
     deterministic: bool = _setting(False, "Use deterministic algorithms only.")
@@ -91,28 +104,47 @@ class Recipe:
         for name in OPTIONAL:
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name} must be between 0 and 1, not {getattr(self, name)}")
+        self._check_universe_loss()
         if self.average == 1:
             raise UserError("average must be below 1: with a decay of 1 the average never changes")
         if self.encoder_weights is not None and not Path(self.encoder_weights).is_file():
             raise UserError(f"no encoder weights at {self.encoder_weights}")
 
+    def _check_universe_loss(self) -> None:
+        """Raise if a field is set that the chosen universe loss does not use."""
+        names = REPAIRED_ONLY if self.universe_loss == "literal" else ("class_matrix",)
+        for name in names:
+            if getattr(self, name) != getattr(type(self), name):
+                raise UserError(
+                    f"{name} has no effect with the universe loss {self.universe_loss!r}; leave it out, or choose the "
+                    "other universe loss"
+                )
+
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any], encoder_weights: str | None = None) -> "Recipe":
-        """Make a recipe from what `to_dict` returned; a missing field of `OPTIONAL` is 0, whatever its default is.
+        """Make a recipe from what `to_dict` returned.
+
+        A missing field of `OPTIONAL` is 0 and one of `LATER` has the value there, whatever their defaults are.
 
         Args:
             fields: The stored recipe. It does not tell where the encoder weights are.
             encoder_weights: File of the encoder weights.
         """
         off = dict.fromkeys(OPTIONAL, 0.0)
-        return cls(**{**off, **fields, "encoder_weights": encoder_weights})
+        return cls(**{**off, **LATER, **fields, "encoder_weights": encoder_weights})
 
     def rate(self, step: int) -> float:
         """Learning rate after `step` steps (polynomial decay)."""
         return self.lr * (1 - step / self.steps) ** self.power
 
     def prior_settings(self) -> dict[str, Any]:
-        """Fields of `PriorSpec`; an image gives at most as many nodes per tissue as there are points to match."""
+        """Fields of `PriorSpec`, or of `LiteralSpec`.
+
+        An image gives at most as many nodes per tissue as there are points to match.
+        """
+        if self.universe_loss == "literal":
+            literal = {"per_tissue": self.points, "class_matrix": self.class_matrix}
+            return {"points": self.points, "stride": self.sampling, **literal}
         from ttdg.prior import PriorSpec
 
         return {
@@ -127,9 +159,11 @@ class Recipe:
         """Return what is stored with the model, and identifies a training job.
 
         Of the encoder weights only the file name is stored, without its folder. Fields of `OPTIONAL` are left out
-        while they are 0, so that recipes, models and job keys from before these fields stay valid; `from_dict` fills
-        them in again.
+        while they are 0, and fields of `LATER` while they have the value there, so that recipes, models and job keys
+        from before these fields stay valid; `from_dict` fills them in again.
         """
         weights = Path(self.encoder_weights).name if self.encoder_weights else None
         values = asdict(self) | {"encoder_weights": weights}
-        return {name: value for name, value in values.items() if value or name not in OPTIONAL}
+        later = {name for name, value in LATER.items() if values[name] == value}
+        off = later | {name for name in OPTIONAL if not values[name]}
+        return {name: value for name, value in values.items() if name not in off}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ttdg.errors import UserError
 from ttdg.files import atomic_file
@@ -33,6 +33,7 @@ class State:
         values = {"network": network.state_dict(), "optimiser": optimiser.state_dict(), "step": step}
         if average is not None:
             values["average"] = average.state_dict()
+        values["random"] = _random_states()
         with atomic_file(self.file) as temporary:
             torch.save(values | {"identity": self.identity}, temporary)
         self.saved = time.monotonic()
@@ -51,4 +52,15 @@ class State:
         optimiser.load_state_dict(values["optimiser"])
         if average is not None:
             average.load_state_dict(values["average"])
+        _restore_random(values.get("random", []))
         return int(values["step"])
+
+
+def _random_states() -> list[Tensor]:
+    """States of torch's generators, from which DropEdge draws: that of the CPU, and of the GPU if there is one."""
+    return [torch.get_rng_state()] + ([torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else [])
+
+
+def _restore_random(states: list[Tensor]) -> None:
+    for state, restore in zip(states, (torch.set_rng_state, torch.cuda.set_rng_state), strict=False):
+        restore(state)

@@ -11,11 +11,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ttdg.adaptation.universe.gradient import Variant
+from ttdg.errors import UserError
 from ttdg.matching import cycle_violation, matching_loss, pairwise, round_matching, soft_affinity
 from ttdg.matching.sinkhorn import sinkhorn_log
 from ttdg.matching.universe import from_pairs, pair_indices
-from ttdg.networks import feature_maps
-from ttdg.prior import MorphologyPrior
+from ttdg.networks import feature_maps, level_channels
+from ttdg.prior import LiteralPrior, MorphologyPrior, literal_prior_for
 
 VARIANTS = get_args(Variant)
 
@@ -200,6 +201,46 @@ def test_only_pairs_matched_alone_break_cycles(ready):
     X = round_matching(X, nodes.mask[pair_indices(3)[0]]) * (X > 0)
     assert cycle_violation(pairwise(U)) <= 0
     assert cycle_violation(from_pairs(X, torch.diag_embed(nodes.mask.float()))) == 1
+
+
+def literal_source(ready):
+    """The source model with a universe of the paper's own training."""
+    source = ready("universe-literal", labels=3)
+    torch.manual_seed(0)
+    prior = literal_prior_for(level_channels(source.network), 3, node_dim=16, points=8, per_tissue=6)
+    prior.universe.data.normal_()
+    return replace(source, parts={**source.parts, "prior": prior.to_part()})
+
+
+def test_it_says_if_the_universe_was_not_trained_by_algorithm_1(ready):
+    (remark,) = built(ready, "full").remarks()
+    assert "not trained by the paper's Algorithm 1" in remark
+    assert literal_source(ready).adapt("universe-literal").remarks() == ()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_runs_on_the_universe_of_algorithm_1(variant, ready):
+    adapter = literal_source(ready).adapt("universe-literal", variant=variant)
+    assert isinstance(adapter.prior, LiteralPrior)
+    moved = step(adapter)
+    assert moved.isfinite().all()
+    assert moved.any()
+    nodes, _ = graphs_of(adapter)
+    assert set(nodes.labels[nodes.mask].tolist()) <= {1, 2}  # foreground only
+
+
+def test_on_the_universe_of_algorithm_1_the_matching_is_cycle_consistent(ready):
+    adapter = literal_source(ready).adapt("universe-literal")
+    nodes, M = graphs_of(adapter)
+    assert cycle_violation(pairwise(round_matching(adapter._match(nodes, M), nodes.mask))) <= 0
+
+
+@pytest.mark.parametrize("method", ["universe-gradient", "judge"])
+def test_methods_that_need_tissues_refuse_the_universe_of_algorithm_1(method, ready):
+    literal = literal_source(ready).parts["prior"]
+    source = ready(method, labels=3)
+    with pytest.raises(UserError, match="belong to no tissue"):
+        replace(source, parts={**source.parts, "prior": literal}).adapt(method)
 
 
 def test_the_variants_names_are_checked(ready):

@@ -1,23 +1,26 @@
 """The method "universe-literal": Algorithm 3 of the paper as printed, kept as a comparison.
 
 Lv et al., Test-Time Domain Generalization via Universe Learning, CVPR 2025. The matching starts from the universe and
-is iterated by Eq. 11. The loss compares M̂ with X = U Uᵀ by the printed Eq. 12, whose log X is clamped to be finite
-(it is −∞ for a hard X). SGD with learning rate 1e-3 updates all parameters, as stated. Two choices were needed to run
-the algorithm at all: D is a cosine distance (the printed D is a similarity), and Sinkhorn has a slack row (for n ≠ d
-there is no doubly stochastic matrix).
+is iterated by Eq. 11. The universe should be that of the paper's own training (`LiteralPrior`); with a universe of
+`MorphologyPrior` the method runs too, and `remarks` says so. The loss compares M̂ with X = U Uᵀ by the printed Eq. 12,
+whose log X is clamped to be finite (it is −∞ for a hard X). SGD with learning rate 1e-3 updates all parameters, as
+stated. Two choices were needed to run the algorithm at all: D is a cosine distance (the printed D is a similarity), and
+Sinkhorn has a slack row (for n ≠ d there is no doubly stochastic matrix).
 
 The gradient of the loss vanishes where the prediction is confidently wrong, but not elsewhere. Following it with all
-parameters destroys the network: −22 and −15 Dice on the two benchmarks, 7 leave-one-out targets × 3 seeds
-(docs/measurements.md). It takes longer than its number of passes suggests, because it runs up to 50 sequential
-iterations of five calls each.
+parameters destroys the network: −22 and −15 Dice on the two benchmarks, 7 leave-one-out targets × 3 seeds, with the
+universe of `MorphologyPrior` (docs/measurements.md). It takes longer than its number of passes suggests, because it
+runs up to 50 sequential iterations of five calls each.
 
 Ablations, by `variant`:
 
 * "no-universe" starts at U = 1/d + 10⁻³z with normal noise z (the paper's "w/o 𝒰").
-* "random-universe" starts from a random 𝒰 (our reading of the paper's "w/o priors").
+* "random-universe" starts from an untrained 𝒰 (our reading of the paper's "w/o priors"). For a `LiteralPrior` that is
+  1/d + 10⁻³z.
 * "no-consensus" keeps the starting point, in which no graph's U depends on another graph.
 * "pairwise" matches two graphs at a time by Eq. 4, without a universe; its matchings need not be cycle-consistent.
-* "no-class-mask" is identical to "full": the class mask W occurs in Eq. 7, at the source, but not in Algorithm 3.
+* "no-class-mask" is identical to "full": the class mask W occurs in Eq. 7, at the source, but not in Algorithm 3. The
+  recipe's field `class_matrix` leaves it out there.
 """
 
 import math
@@ -36,15 +39,20 @@ from ttdg.matching.sinkhorn import sinkhorn
 from ttdg.matching.solver import Direction
 from ttdg.matching.universe import of_pairs, pair_indices
 from ttdg.networks import batchnorm, feature_maps, split
-from ttdg.prior import MorphologyPrior, Nodes
+from ttdg.prior import LiteralPrior, MorphologyPrior, Nodes, prior_from_part
 from ttdg.types import Part
+
+OTHER_TRAINING = (
+    "The universe of this model was not trained by the paper's Algorithm 1, so this is not the paper's method as a "
+    "whole; train the model with the universe loss 'literal' for that."
+)
 
 
 class UniverseLiteralAdapter(GradientAdapter):
     """Updates all parameters on the loss L_mat of a batch, then predicts the batch."""
 
     def __init__(
-        self, network: nn.Module, prior: MorphologyPrior, *, lr: float, edge_weight: float, tau: float,
+        self, network: nn.Module, prior: LiteralPrior | MorphologyPrior, *, lr: float, edge_weight: float, tau: float,
         variant: Variant,
     ) -> None:  # fmt: skip
         batchnorm.use(network, batchnorm.EVAL)
@@ -69,6 +77,10 @@ class UniverseLiteralAdapter(GradientAdapter):
                 logits = self.network(images)
         return logits
 
+    def remarks(self) -> tuple[str, ...]:
+        """Say that the universe was trained otherwise than in the paper, if it was."""
+        return () if isinstance(self.prior, LiteralPrior) else (OTHER_TRAINING,)
+
     def matching_loss(self, nodes: Nodes) -> Tensor:
         """Eq. 12 over all pairs of graphs; X_ij is U_i U_jᵀ, or the matching of the pair for "pairwise"."""
         M = self.prior.affinity(nodes.features, nodes.mask)
@@ -92,7 +104,7 @@ class UniverseLiteralAdapter(GradientAdapter):
         return self._iterate(direction, U, nodes.mask, torch.ones_like(U[:, 0]))
 
     def _initial_matching(self, nodes: Nodes) -> Float[Tensor, "m n d"]:
-        S = self.prior.scores(nodes, typed=False)
+        S = self.prior.scores_of_all(nodes)
         if self.variant != "no-universe":
             return assign(S, nodes.mask, tau=self.tau)
         z = torch.randn(S.shape, generator=torch.Generator().manual_seed(0)).to(
@@ -135,7 +147,7 @@ def universe_literal(
     variant: Variant = "full",
 ) -> UniverseLiteralAdapter:
     """Build the adapter from the part "prior"."""
-    prior = MorphologyPrior.from_part(part)
+    prior = prior_from_part(part)
     split.require_split(network)
     if variant == "random-universe":
         prior = prior.with_random_universe()

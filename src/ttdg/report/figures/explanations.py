@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ttdg.matching import round_matching
 from ttdg.networks import feature_maps
-from ttdg.prior import MorphologyPrior
+from ttdg.prior import GraphPrior
 from ttdg.report.figures.plots import new_figure, png_bytes
 
 
@@ -61,7 +61,7 @@ class MatchedPairs:
 
 @torch.no_grad()
 def matched_pairs(
-    network: nn.Module, prior: MorphologyPrior, images: Float[Tensor, "2 3 h w"], with_prior: bool = True
+    network: nn.Module, prior: GraphPrior, images: Float[Tensor, "2 3 h w"], with_prior: bool = True
 ) -> MatchedPairs:
     """Match the nodes of two images, through the universe or by the network's features alone.
 
@@ -71,7 +71,7 @@ def matched_pairs(
     logits, maps = feature_maps(network, images)
     nodes = prior.nodes(prior.project(maps, images.shape[2:]), logits.argmax(1))
     if with_prior:
-        U = round_matching(prior.scores(nodes, typed=False), nodes.mask)
+        U = round_matching(prior.scores_of_all(nodes), nodes.mask)
         matched = U[0] @ U[1].mT
     else:
         raw = _raw_features(maps, nodes.coordinates)

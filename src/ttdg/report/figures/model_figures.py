@@ -8,7 +8,7 @@ from ttdg.bench.folder import RunFolder
 from ttdg.bench.jobs import Job, Scoring
 from ttdg.bench.scoring_job import OpenScoring, open_scoring
 from ttdg.data.image_cache import target_batches
-from ttdg.prior import MorphologyPrior
+from ttdg.prior import prior_from_part
 from ttdg.report.figures.explanations import draw_cams, draw_pairs, grad_cam, matched_pairs
 
 LABEL = 1  # label of the first structure
@@ -33,7 +33,7 @@ def draw_matched_graphs(job: Job, folder: RunFolder) -> bytes | None:
     opened = _open(job, folder)
     if "prior" not in opened.model.parts:
         return None
-    prior = MorphologyPrior.from_part(opened.model.parts["prior"]).to(opened.device)
+    prior = prior_from_part(opened.model.parts["prior"]).to(opened.device)
     images, network = first_images(opened, 2), opened.model.network
     found = {
         "raw features": matched_pairs(network, prior, images, with_prior=False),

@@ -1,0 +1,129 @@
+"""What every prior has: a projection of features to nodes, universe embeddings 𝒰, edges and affinity.
+
+`ttdg.prior.module.MorphologyPrior` is the prior of this project. `ttdg.prior.literal.LiteralPrior` is that of the
+paper as printed. They differ in their universe, in the nodes that they sample, and in how they match them.
+"""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ttdg.errors import UserError
+from ttdg.matching import universe_scores
+from ttdg.prior.affinity import Affinity
+from ttdg.prior.edges import Edges
+from ttdg.prior.resizing import grid_size, resize_bilinear
+from ttdg.prior.sampling import Nodes
+from ttdg.types import GraphBatch, Part
+
+P = TypeVar("P", bound="GraphPrior")
+LITERAL = "class_matrix"  # a setting that only the part of a `LiteralPrior` has
+
+
+@dataclass(frozen=True)
+class GraphSpec:
+    """The settings that all priors share.
+
+    Levels are named e0 to e4 (maps of the encoder) and d0 to d4 (maps of the decoder).
+    """
+
+    labels: int  # labels of the benchmark, including background
+    channels: tuple[int, ...]  # channels of the levels
+    levels: tuple[str, ...] = ("e2", "e3", "d2")
+    node_dim: int = 128
+    points: int = 40  # universe points per tissue
+    per_tissue: int = 32  # maximum nodes per tissue and image
+    stride: int = 4  # of the node grid, in pixels
+
+
+class GraphPrior(nn.Module, ABC):
+    """Projection of features, universe embeddings 𝒰, edges and affinity.
+
+    Args:
+        spec: the settings.
+        universe: makes the first 𝒰, at its place in the order in which random parameters are drawn.
+    """
+
+    def __init__(self, spec: GraphSpec, universe: Callable[[], Tensor]) -> None:
+        super().__init__()
+        if spec.per_tissue > spec.points:
+            raise UserError(
+                f"{spec.per_tissue} nodes per tissue cannot all be matched to {spec.points} points; raise `points`"
+            )
+        self.spec = spec
+        self.inputs = nn.ModuleList(nn.Conv2d(c, spec.node_dim, 1) for c in spec.channels)
+        self.norm = nn.LayerNorm(spec.node_dim)
+        self.output = nn.Linear(spec.node_dim, spec.node_dim)
+        self.universe = nn.Parameter(universe())
+        self.edges = Edges(spec.node_dim)
+        self.affinity = Affinity(spec.node_dim)
+
+    def project(
+        self, maps: Mapping[str, Float[Tensor, "b _c _y _x"]], image: Sequence[int] | None = None
+    ) -> Float[Tensor, "b h y x"]:
+        """Project the chosen levels to one map of unit vectors on the node grid.
+
+        Args:
+            maps: feature maps by level.
+            image: (height, width) of the images before padding; the result is cropped to them.
+        """
+        levels = [maps[name] for name in self.spec.levels]
+        size = grid_size(maps, self.spec.stride)
+        x = sum(resize_bilinear(conv(level), size) for conv, level in zip(self.inputs, levels, strict=True))
+        x = self.output(F.relu(self.norm(x.movedim(1, -1))))  # type: ignore[union-attr]
+        x = F.normalize(x, dim=-1).movedim(-1, 1)
+        if image is None:
+            return x
+        return x[..., : -(-image[0] // self.spec.stride), : -(-image[1] // self.spec.stride)]
+
+    @abstractmethod
+    def universe_points(self) -> Float[Tensor, "d h"]:
+        """The universe embeddings with which nodes are compared."""
+
+    @abstractmethod
+    def first_universe(self, generator: torch.Generator) -> Float[Tensor, "d h"]:
+        """A universe before training."""
+
+    @abstractmethod
+    def nodes(self, projected: Float[Tensor, "b c y x"], labels: Int[Tensor, "b h w"]) -> Nodes:
+        """Sample nodes of a projected map by the labels of the images."""
+
+    @abstractmethod
+    def match(self, nodes: Nodes) -> Float[Tensor, "b n d"]:
+        """U*: the joint matching of all graphs to the universe."""
+
+    def graphs(self, nodes: Nodes) -> GraphBatch:
+        """The nodes with their edges."""
+        edges = self.edges(nodes.features, nodes.mask, nodes.coordinates)
+        return GraphBatch(nodes.features, edges, nodes.labels, nodes.mask)
+
+    def scores_of_all(self, nodes: Nodes) -> Float[Tensor, "b n d"]:
+        """𝒱𝒰ᵀ for all nodes and points, whatever their tissue."""
+        return universe_scores(nodes.features, self.universe_points())
+
+    def with_random_universe(self: P, seed: int = 0) -> P:
+        """A copy with the same projection and an untrained universe, as a control."""
+        other = copy.deepcopy(self)
+        other.universe.data.copy_(self.first_universe(torch.Generator().manual_seed(seed)))
+        return other
+
+    def to_part(self) -> Part:
+        """The prior as a part of a checkpoint."""
+        return Part(self.state_dict(), asdict(self.spec))
+
+    def with_state(self: P, part: Part) -> P:
+        """Load the tensors of a part and return this prior in eval mode."""
+        self.load_state_dict(dict(part.tensors))
+        return self.eval()
+
+
+def as_tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with lists as tuples, since JSON has no tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
