@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from jaxtyping import Num, UInt8
-from PIL import Image, ImageOps
+from PIL import ImageOps
 from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
@@ -122,10 +122,9 @@ def read_unusual_tiff(
 
 def _upright(colour: UInt8[np.ndarray, "h w 3"], orientation: Any) -> UInt8[np.ndarray, "height width 3"]:
     """Turn an image as the TIFF tag `orientation` says; None leaves it."""
-    picture = Image.fromarray(np.ascontiguousarray(colour))
-    picture.getexif()[ORIENTATION] = 1 if orientation is None else int(orientation.value)
-    ImageOps.exif_transpose(picture, in_place=True)
-    return np.asarray(picture)
+    number = 1 if orientation is None else int(orientation.value)
+    upright = colour.transpose(1, 0, 2) if number in (5, 6, 7, 8) else colour
+    return upright[:: -1 if number in (3, 4, 7, 8) else 1, :: -1 if number in (2, 3, 6, 7) else 1]
 
 
 def _tag(picture: ImageFile, tag: int, default: Any) -> Any:

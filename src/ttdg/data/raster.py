@@ -38,6 +38,7 @@ FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "WEBP")  # detected by content, not by 
 DECODING = Budget(
     33_000_000
 )  # pixels that threads decode at the same time; one larger image is decoded alone
+BLOCK = 64 * 1024 * 1024  # bytes of a part of a decoded image
 SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 LOSSY = ("JPEG", "MPO")  # MPO is a JPEG of some cameras, followed by a second view
 
@@ -98,6 +99,8 @@ def pixel_limit(pixels: int) -> Iterator[None]:
     warnings.filterwarnings(
         "ignore", category=Image.DecompressionBombWarning
     )  # such images are refused in words
+    # Blocks of this size go back to the system when an image is closed; smaller ones would stay with each thread.
+    Image.core.set_block_size(BLOCK)
     before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, pixels
     try:
         yield

@@ -16,6 +16,7 @@ from ttdg.newsite.journal import JournalEntry
 from ttdg.newsite.overlay import add_legend, draw_overlay
 
 STRIP = 1_000_000  # pixels of the mask that are computed at once
+ROWS = 64  # rows of the mask that are converted at once
 
 
 def write_answer(
@@ -41,13 +42,16 @@ def write_answer(
     """
     indices, confidence = label_pixels(logits, image.size)
     mask, overlay = f"masks/{name}.png", f"overlays/{name}.jpg" if image.picture is not None else ""
-    digest = _save(out / mask, greys[indices])
+    foreground = np.count_nonzero(indices) / indices.size
     if image.picture is not None:
         height, width, _ = image.picture.shape
         shown = indices
         if indices.shape != (height, width):
             shown = np.asarray(Image.fromarray(indices).resize((width, height), Image.Resampling.NEAREST))
         _save(out / overlay, add_legend(draw_overlay(image.picture, shown), labels))
+    for start in range(0, len(indices), ROWS):  # in place and in strips, because an index takes eight bytes
+        indices[start : start + ROWS] = greys[indices[start : start + ROWS]]
+    digest = _save(out / mask, indices)
     return JournalEntry(
         file=image.file,
         status="done",
@@ -57,7 +61,7 @@ def write_answer(
         overlay=overlay,
         height=image.size[0],
         width=image.size[1],
-        foreground=np.count_nonzero(indices) / indices.size,
+        foreground=foreground,
         confidence=confidence,
         unusual=image.unusual,
     )

@@ -17,7 +17,7 @@ from ttdg.newsite.journal import Journal, answer_key
 from ttdg.newsite.manifest import write_manifest
 from ttdg.newsite.names import output_names
 from ttdg.newsite.rounds import sort_into_rounds
-from ttdg.newsite.run import default_method, describe, describe_run
+from ttdg.newsite.run import default_method, describe_masks, describe_run
 from ttdg.newsite.run_state import RunState
 from ttdg.newsite.session import Session
 
@@ -124,7 +124,7 @@ def predict(
     if saved is not None:
         saved.remove()
     removed = journal.removed(files)
-    manifest = write_manifest(journal, found, session.set_aside, removed, describe(run, model))
+    manifest = write_manifest(journal, found, session.set_aside, removed, describe_masks(run, model))
     expected, remarks = journal.expected_dice(files), journal.remarks(files)
     answers = {file: journal.entries[file] for file in files}
     return FolderResult(

@@ -57,7 +57,7 @@ def default_method(model: Model) -> str:
     return DEFAULT if all(name in model.parts for name in METHODS[DEFAULT].parts) else "source"
 
 
-def describe(run: Run, model: Model) -> dict[str, Any]:
+def describe_masks(run: Run, model: Model) -> dict[str, Any]:
     """Return the content of `manifest.json`: what the mask values mean, and what made the masks."""
     benchmark = model.card.benchmark
     return {
