@@ -100,7 +100,7 @@ def pixel_limit(pixels: int) -> Iterator[None]:
         "ignore", category=Image.DecompressionBombWarning
     )  # such images are refused in words
     # Blocks of this size go back to the system when an image is closed; smaller ones would stay with each thread.
-    Image.core.set_block_size(BLOCK)
+    Image.core.set_block_size(BLOCK)  # type: ignore[attr-defined]
     before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, pixels
     try:
         yield
