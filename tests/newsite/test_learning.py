@@ -10,8 +10,9 @@ from PIL import Image
 
 from ttdg.adaptation import METHODS, Assessment, adapt
 from ttdg.adaptation.adapter import Fixed, Method
-from ttdg.data import new_images, open_folder
+from ttdg.data import open_folder
 from ttdg.data.loading import stream as read_stream
+from ttdg.data.unlabelled import images as reading
 from ttdg.errors import UserError
 from ttdg.newsite import predict
 
@@ -47,7 +48,11 @@ def test_a_method_that_learns_a_site_learns_the_folder_first_by_default(
     adapter = adapt(disc_model, "self-training", **quick)
     adapter.learn(iter(site))
     assert_masks(tmp_path / "out", masks_by_hand([adapter.predict_frozen(batch) for batch in site], cases))
-    assert (outcome.stream, outcome.done, list(outcome.set_aside)) == ("folder", 7, ["broken.png"])
+    assert (outcome.stream, outcome.done, list(outcome.set_aside)) == (
+        "folder",
+        7,
+        ["notes.txt", "broken.png"],
+    )
 
 
 def test_online_it_answers_each_batch_after_its_own_steps(disc_model, images, tmp_path, self_training, quick):
@@ -99,7 +104,7 @@ def test_the_images_in_memory_do_not_grow_with_the_folder(
     (tmp_path / "images").mkdir()
     for number in range(24):
         Image.new("RGB", (40, 40), (10 * number, 90, 30)).save(tmp_path / "images" / f"{number:02}.png")
-    read, alive, most = new_images._read, [], []
+    read, alive, most = reading._read, [], []
 
     def tracked(*arguments):
         image = read(*arguments)
@@ -107,7 +112,7 @@ def test_the_images_in_memory_do_not_grow_with_the_folder(
         most.append(sum(reference() is not None for reference in alive))
         return image
 
-    monkeypatch.setattr(new_images, "_read", tracked)
+    monkeypatch.setattr(reading, "_read", tracked)
     self_training(disc_model, tmp_path / "images", tmp_path / "out", stream, workers=1)
     assert max(most) <= 2 * 2 + 2 * 2 + 1  # two batches ahead, two in use, one being read
 

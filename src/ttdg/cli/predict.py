@@ -10,7 +10,6 @@ import typer
 from ttdg.cli.options import (
     BatchOption,
     DeviceOption,
-    MethodOption,
     ModelOption,
     SetOption,
     ViewsOption,
@@ -26,15 +25,26 @@ PARTLY = 3  # exit status if some files were set aside
 
 
 def predict_command(
-    images: Annotated[Path, typer.Option("--images", "-i", help="Folder of images, without masks.")],
+    model: ModelOption,
+    images: Annotated[
+        list[Path],
+        typer.Option(
+            "--images", "-i", help="Folder of images, searched at any depth, or a file; may be repeated."
+        ),
+    ],
     out: Annotated[
         Path,
         typer.Option(
             "--out", "-o", help="Folder for masks, overlays and the manifest.", callback=output_folder
         ),
     ],
-    model: ModelOption = "demo",
-    method: MethodOption = "source",
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="judge, universe, source, norm, …; default: judge if the model has its parts, else source.",
+            show_default=False,
+        ),
+    ] = None,
     settings: SetOption = None,
     views: ViewsOption = "plain",
     stream: Annotated[
@@ -51,11 +61,20 @@ def predict_command(
         bool, typer.Option(help="Also draw each mask over its image, at most 2048 pixels wide or high.")
     ] = True,
     workers: WorkersOption = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Answer all files again and replace the answers in OUT.")
+    ] = False,
+    max_megapixels: Annotated[
+        float, typer.Option(min=0.001, help="Set larger images aside. Memory grows with this limit.")
+    ] = 89.0,
 ) -> None:
-    """Segment a folder of images and adapt to them; each mask has the size of its image.
+    """Segment images and adapt to them; each mask has the size of its image.
 
-    Unreadable files are set aside with a reason (exit status 3). A second call resumes an interrupted one, and a site
-    that was learned is not learned again.
+    PNG, JPEG, BMP, TIFF (8 or 16 bit, float) and WebP are read, whatever their names. Every other file is set aside
+    with a reason in OUT/manifest.csv (exit status 3). OUT/manifest.json says what the mask values mean.
+
+    A second call resumes an interrupted one. Finished answers and masks that were changed by hand stay unless --again
+    is given; new files are added.
 
     Example: [bold]ttdg predict -m models/no-etis -i new-site/ -o out/ --method judge[/bold]
 
@@ -73,20 +92,32 @@ def predict_command(
         loaded = load(model, device)
         outcome = predict(
             loaded, images, out, method=method, options=options, views=views, stream=stream, batch=batch,
-            overlays=overlays, workers=workers, progress=progress, learning=learning,
+            overlays=overlays, workers=workers, again=again, most_pixels=round(1e6 * max_megapixels),
+            progress=progress, learning=learning,
         )  # fmt: skip
     typer.echo(
-        f"model {model} ({loaded.card.sha256[:12]}), method {method} with {options_text(options)}, "
+        f"model {model} ({loaded.card.sha256[:12]}), method {outcome.method} with {options_text(options)}, "
         f"stream {outcome.stream}"
     )
     typer.echo(f"{outcome.manifest}: {outcome.done} segmented, {outcome.kept} kept from before")
     if outcome.expected_dice:
-        typer.echo(_expected_dice(outcome.expected_dice))
+        typer.echo(printable(_expected_dice(outcome.expected_dice)))
     for remark, files in outcome.remarks.items():
         typer.echo(f"{remark} ({files} of {outcome.done + outcome.kept} files)")
+    for file, reason in outcome.unusual.items():
+        typer.echo(printable(f"not this kind of image, and answered alone: {file} ({reason})"))
+    for file in outcome.edited:
+        typer.echo(printable(f"kept the mask of {file}, which was changed by hand; --again replaces it"))
+    for file in outcome.removed:
+        typer.echo(printable(f"{file} is no longer among the images, but its mask is in {out}"))
     for file, reason in outcome.set_aside.items():
-        typer.echo(f"set aside {file}: {reason}", err=True)
+        typer.echo(printable(f"set aside {file}: {reason}"), err=True)
     raise typer.Exit(PARTLY if outcome.set_aside else 0)
+
+
+def printable(text: str) -> str:
+    """Return a text without control characters and undecodable bytes of file names."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def _expected_dice(dice: Mapping[str, float], most: int = 3) -> str:

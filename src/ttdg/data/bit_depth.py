@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from jaxtyping import Num, UInt8
-from PIL import Image, ImageOps
+from PIL import ImageOps
 from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
@@ -18,6 +18,9 @@ from ttdg.errors import UserError
 GREY_MODES = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")  # of Pillow
 BITS, PHOTOMETRIC, ORIENTATION, PLANAR = 258, 262, 274, 284  # TIFF tags
 WHITE_IS_ZERO, SEPARATE_PLANES = 0, 2
+ROWS = 64  # of an image that are converted at once
+TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+MOST_BYTES = 8  # decoded bytes for each pixel of the pixel limit
 
 
 def has_high_bit_depth(picture: ImageFile) -> bool:
@@ -27,24 +30,34 @@ def has_high_bit_depth(picture: ImageFile) -> bool:
 
 
 def read_high_bit_depth(picture: ImageFile, file: BinaryIO, path: Path) -> UInt8[np.ndarray, "h w 3"]:
-    """Return a decoded and upright picture in 8-bit RGB; `file` is the open file it was decoded from."""
+    """Return a picture in 8-bit RGB, turned upright; `file` is the open file that it decodes."""
+    if (
+        picture.mode not in GREY_MODES
+        and isinstance(picture, TiffImageFile)
+        and (colour := _tifffile_colour(file, path)) is not None
+    ):
+        return colour
+    ImageOps.exif_transpose(picture, in_place=True)  # also decodes the pixels
     if picture.mode in GREY_MODES:
         grey = stretch_to_bytes(np.asarray(picture), path)
         if _tag(picture, PHOTOMETRIC, 1) == WHITE_IS_ZERO:
             grey = 255 - grey  # Pillow inverts these files in 8 bits only
         return np.stack([grey, grey, grey], axis=-1)
-    if isinstance(picture, TiffImageFile) and (colour := _tifffile_colour(file, path)) is not None:
-        return colour
     return stretch_to_bytes(_high_bytes(picture, path), path)
 
 
 def stretch_to_bytes(values: Num[np.ndarray, "*shape"], path: Path) -> UInt8[np.ndarray, "*shape"]:
     """Map the smallest value to 0 and the largest to 255, linearly; a constant image becomes 0."""
-    values = values.astype(np.float64)
-    low, high = values.min(), values.max()
+    low, high = float(values.min()), float(values.max())
     if not np.isfinite(high - low):
         raise UserError(f"{path} holds NaN or infinite pixel values; export it as 8 or 16 bit")
-    return np.rint((values - low) * (255 / (high - low or 1))).astype(np.uint8)
+    result = np.empty(values.shape, np.uint8)
+    for start in range(
+        0, len(values), ROWS
+    ):  # in strips, because double precision takes eight times the memory
+        strip = values[start : start + ROWS].astype(np.float64)
+        result[start : start + ROWS] = np.rint((strip - low) * (255 / (high - low or 1)))
+    return result
 
 
 def _high_bytes(picture: ImageFile, path: Path) -> UInt8[np.ndarray, "h w 3"]:
@@ -70,10 +83,48 @@ def _tifffile_colour(file: BinaryIO, path: Path) -> UInt8[np.ndarray, "h w 3"] |
             orientation = page.tags.get(ORIENTATION)
     except ValueError:
         return None
-    picture = Image.fromarray(stretch_to_bytes(colour, path))
-    picture.getexif()[ORIENTATION] = 1 if orientation is None else int(orientation.value)
-    ImageOps.exif_transpose(picture, in_place=True)
-    return np.asarray(picture)
+    return _upright(stretch_to_bytes(colour, path), orientation)
+
+
+def read_unusual_tiff(
+    file: BinaryIO, path: Path, most_pixels: int | None
+) -> UInt8[np.ndarray, "h w 3"] | None:
+    """Return the upright image of a TIFF that Pillow does not know, such as float colour; None for another file."""
+    import logging
+
+    import tifffile
+
+    file.seek(0)
+    if file.read(4) not in TIFF_STARTS:
+        return None
+    logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # its messages quote tags of the file
+    file.seek(0)
+    with tifffile.TiffFile(file) as tiff:
+        page = tiff.pages[0]
+        if len(tiff.pages) > 1:
+            raise UserError(f"{path} holds several pages instead of one; save each page as a separate file")
+        pixels = page.imagewidth * page.imagelength
+        if most_pixels is not None and max(pixels, page.nbytes / MOST_BYTES) > most_pixels:
+            raise UserError(
+                f"{path} claims {pixels / 1e6:.0f} megapixels of {page.nbytes / max(1, pixels):.0f} bytes, so that "
+                "reading it could fill the memory; scale the image down, save it with fewer bits, or raise the "
+                "limit of pixels"
+            )
+        if page.dtype is None or page.dtype.kind not in "fiu" or set(page.axes) - set("YXS"):
+            return None
+        values = page.asarray()
+        colour = np.moveaxis(values, page.axes.index("S"), -1) if "S" in page.axes else values[..., None]
+        orientation, white_is_zero = page.tags.get(ORIENTATION), page.photometric == WHITE_IS_ZERO
+    colour = stretch_to_bytes(colour[..., :3] if colour.shape[-1] >= 3 else colour[..., :1], path)
+    colour = 255 - colour if white_is_zero else colour
+    return _upright(np.broadcast_to(colour, (*colour.shape[:2], 3)), orientation)
+
+
+def _upright(colour: UInt8[np.ndarray, "h w 3"], orientation: Any) -> UInt8[np.ndarray, "height width 3"]:
+    """Turn an image as the TIFF tag `orientation` says; None leaves it."""
+    number = 1 if orientation is None else int(orientation.value)
+    upright = colour.transpose(1, 0, 2) if number in (5, 6, 7, 8) else colour
+    return upright[:: -1 if number in (3, 4, 7, 8) else 1, :: -1 if number in (2, 3, 6, 7) else 1]
 
 
 def _tag(picture: ImageFile, tag: int, default: Any) -> Any:

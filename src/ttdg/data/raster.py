@@ -1,4 +1,4 @@
-"""Reading PNG, JPEG, BMP and TIFF files with Pillow.
+"""Reading PNG, JPEG, BMP, TIFF and WebP files with Pillow.
 
 Images are read as a viewer shows them, turned upright. The alpha channel is dropped: it says how to draw the
 image, not what the camera recorded. Images of more than 8 bits are stretched to 8 (`bit_depth.py`).
@@ -12,6 +12,7 @@ Masks are read as raw grey values:
 """
 
 import struct
+import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,10 +24,22 @@ from jaxtyping import UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 
-from ttdg.data.bit_depth import GREY_MODES, has_high_bit_depth, read_high_bit_depth
+from ttdg.data.bit_depth import (
+    GREY_MODES,
+    ORIENTATION,
+    has_high_bit_depth,
+    read_high_bit_depth,
+    read_unusual_tiff,
+)
+from ttdg.data.threads import Budget
 from ttdg.errors import UserError
 
-FORMATS = ("PNG", "JPEG", "BMP", "TIFF")  # detected by content, not by suffix
+FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "WEBP")  # detected by content, not by suffix
+DECODING = Budget(
+    33_000_000
+)  # pixels that threads decode at the same time; one larger image is decoded alone
+BLOCK = 64 * 1024 * 1024  # bytes of a part of a decoded image
+SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 LOSSY = ("JPEG", "MPO")  # MPO is a JPEG of some cameras, followed by a second view
 
 # Pillow validates a file while decoding it, so a damaged file can raise almost any exception.
@@ -36,12 +49,78 @@ DAMAGE = (
 )  # fmt: skip
 
 
+class UnidentifiedError(UserError):
+    """The file is of no format that Pillow reads."""
+
+
 def read_raster_image(file: BinaryIO, path: Path) -> UInt8[np.ndarray, "h w 3"]:
     """Return the image in 8-bit RGB, turned upright."""
-    with _decoding(file, path) as picture:
-        deep = has_high_bit_depth(picture)
-        ImageOps.exif_transpose(picture, in_place=True)  # also decodes the pixels
-        return read_high_bit_depth(picture, file, path) if deep else np.asarray(picture.convert("RGB"))
+    return read_reduced_image(file, path, None)[0]
+
+
+def read_reduced_image(
+    file: BinaryIO, path: Path, side: int | None
+) -> tuple[UInt8[np.ndarray, "h w 3"], tuple[int, int]]:
+    """Return the image in 8-bit RGB, turned upright, and its full (height, width).
+
+    Args:
+        file: The open file.
+        path: Its path, for error messages.
+        side: An image with more than four squares of this side is scaled down by an integer while it is decoded, and
+            both its sides stay at least this long. None decodes every image at its full size.
+    """
+    try:
+        with _decoding(file, path) as picture, DECODING.hold(picture.width * picture.height if side else 0):
+            if has_high_bit_depth(picture):
+                image = read_high_bit_depth(picture, file, path)
+            elif side is not None and picture.width * picture.height > 4 * side * side:
+                return _decode_reduced(picture, side)
+            else:
+                ImageOps.exif_transpose(picture, in_place=True)  # also decodes the pixels
+                image = np.asarray(picture.convert("RGB"))
+    except UnidentifiedError:
+        try:
+            with DECODING.hold(DECODING.units if side else 0):
+                deep = read_unusual_tiff(file, path, Image.MAX_IMAGE_PIXELS)
+        except DAMAGE as error:
+            raise error if isinstance(error, UserError) else UserError(_damaged(path, error)) from None
+        if deep is None:
+            raise
+        image = deep
+    size = image.shape[0], image.shape[1]
+    if side is not None and size[0] * size[1] > 4 * side * side:
+        image = np.asarray(Image.fromarray(image).reduce(max(1, min(size) // side)))
+    return image, size
+
+
+@contextmanager
+def pixel_limit(pixels: int) -> Iterator[None]:
+    """Refuse images of more than `pixels` pixels inside the block. The limit holds for the whole process."""
+    warnings.filterwarnings(
+        "ignore", category=Image.DecompressionBombWarning
+    )  # such images are refused in words
+    # Blocks of this size go back to the system when an image is closed; smaller ones would stay with each thread.
+    Image.core.set_block_size(BLOCK)  # type: ignore[attr-defined]
+    before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, pixels
+    try:
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
+
+
+def _decode_reduced(picture: ImageFile, side: int) -> tuple[UInt8[np.ndarray, "h w 3"], tuple[int, int]]:
+    """Return a picture of 8 bits, upright and scaled down, and its full size. A JPEG is decoded at a smaller scale."""
+    full = picture.size
+    drafted = picture.draft(None, (side, side)) is not None
+    picture.load()
+    full = full if drafted else picture.size  # Pillow turns a TIFF upright while it loads the pixels
+    orientation = picture.getexif().get(ORIENTATION, 1)
+    shrunk = picture if picture.mode == "RGB" else picture.convert("RGB")
+    shrunk = shrunk.reduce(max(1, min(shrunk.size) // side))
+    shrunk.getexif()[ORIENTATION] = orientation
+    ImageOps.exif_transpose(shrunk, in_place=True)
+    width, height = full[::-1] if orientation in SIDEWAYS else full
+    return np.asarray(shrunk), (height, width)
 
 
 def read_raster_mask(file: BinaryIO, path: Path) -> UInt8[np.ndarray, "h w"]:
@@ -72,7 +151,8 @@ def _decoding(file: BinaryIO, path: Path) -> Iterator[ImageFile]:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise UserError(_too_large(path)) from None
     except DAMAGE as error:
-        raise UserError(_damaged(path, error)) from None
+        kind = UnidentifiedError if isinstance(error, UnidentifiedImageError) else UserError
+        raise kind(_damaged(path, error)) from None
 
 
 def _check_header(picture: ImageFile, path: Path) -> None:
@@ -101,8 +181,8 @@ def _grey_of_colour(picture: ImageFile, path: Path) -> UInt8[np.ndarray, "h w"]:
 def _too_large(path: Path) -> str:
     limit = (Image.MAX_IMAGE_PIXELS or 0) / 1e6
     return (
-        f"{path} claims more than {limit:.0f} megapixels and may be a decompression bomb; "
-        "scale the image down or remove it (PIL.Image.MAX_IMAGE_PIXELS sets the limit)"
+        f"{path} claims more than {limit:.0f} megapixels, so that reading it could fill the memory; scale the image "
+        "down, or raise the limit of pixels if the file comes from a source that you trust"
     )
 
 
@@ -110,5 +190,5 @@ def _damaged(path: Path, error: BaseException) -> str:
     if path.stat().st_size == 0:
         return f"{path} is empty (0 bytes); copy or export it again"
     if isinstance(error, UnidentifiedImageError):
-        return f"{path} is no PNG, JPEG, BMP or TIFF that can be read; convert it, or remove it"
+        return f"{path} is no PNG, JPEG, BMP, TIFF or WebP that can be read; convert it, or remove it"
     return f"{path} is truncated or damaged ({error}); copy or export it again"

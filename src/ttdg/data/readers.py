@@ -38,6 +38,7 @@ READERS: dict[str, Reader] = {
     ".bmp": RASTER,
     ".tif": RASTER,
     ".tiff": RASTER,
+    ".webp": RASTER,
 }
 
 

@@ -4,6 +4,8 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Condition
 from typing import TypeVar
 
 from ttdg.errors import UserError
@@ -41,6 +43,32 @@ def ordered_map(
         for _, future in pending:
             future.cancel()
         pool.shutdown()
+
+
+class Budget:
+    """A number of units that threads share. A thread that asks for more than is free waits.
+
+    Args:
+        units: The number of all units; a thread that asks for more gets all of them.
+    """
+
+    def __init__(self, units: int) -> None:
+        self.units = self._free = units
+        self._changed = Condition()
+
+    @contextmanager
+    def hold(self, units: int) -> Iterator[None]:
+        """Hold some units inside the block."""
+        units = min(units, self.units)
+        with self._changed:
+            self._changed.wait_for(lambda: self._free >= units)
+            self._free -= units
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += units
+                self._changed.notify_all()
 
 
 def available_cores() -> int:

@@ -1,6 +1,7 @@
-"""Segmenting a folder of unlabelled images from a new site, with adaptation."""
+"""Segmenting the unlabelled images of a new site, with adaptation."""
 
-# `predict` segments the folder; `FolderResult` counts what it did.
+# `predict` segments files and folders; `FolderResult` counts what it did; `default_method` suits a model.
 from ttdg.newsite.predict import FolderResult, predict
+from ttdg.newsite.run import default_method
 
-__all__ = ["FolderResult", "predict"]
+__all__ = ["FolderResult", "default_method", "predict"]

@@ -1,5 +1,7 @@
 """Writing the answer to one image: its mask in the size of the file, and its overlay."""
 
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,50 +10,91 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from PIL import Image
 
-from ttdg.data.new_images import NewImage
+from ttdg.data.unlabelled import NewImage
 from ttdg.files import atomic_file
 from ttdg.newsite.journal import JournalEntry
-from ttdg.newsite.overlay import draw_overlay
+from ttdg.newsite.overlay import add_legend, draw_overlay
+
+STRIP = 1_000_000  # pixels of the mask that are computed at once
+ROWS = 64  # rows of the mask that are converted at once
 
 
 def write_answer(
-    out: Path, image: NewImage, logits: Float[torch.Tensor, "l s s"], greys: UInt8[np.ndarray, "l"]
+    out: Path,
+    image: NewImage,
+    name: str,
+    logits: Float[torch.Tensor, "l s s"],
+    greys: UInt8[np.ndarray, "l"],
+    labels: Sequence[str],
 ) -> JournalEntry:
     """Write `masks/NAME.png` and, if the image has a picture, `overlays/NAME.jpg` under `out`.
 
     Args:
         out: The output folder.
         image: The image that was segmented.
+        name: Name of the mask and the overlay without their suffix.
         logits: Its segmentation.
         greys: The grey value of each label in the mask.
+        labels: The name of each label, for the legend of the overlay.
 
     Returns:
         The journal entry of the file, without its key and its expected Dice.
     """
-    resized = F.interpolate(logits[None].float(), image.size, mode="bilinear", align_corners=False)[0]
-    confidence, indices = resized.softmax(0).max(0)
-    labels = indices.to(torch.uint8).cpu().numpy()
-    mask = Path("masks") / f"{image.name}.png"
-    _save(out / mask, greys[labels])
-    overlay = Path("overlays") / f"{image.name}.jpg"
+    indices, confidence = label_pixels(logits, image.size)
+    mask, overlay = f"masks/{name}.png", f"overlays/{name}.jpg" if image.picture is not None else ""
+    foreground = np.count_nonzero(indices) / indices.size
     if image.picture is not None:
         height, width, _ = image.picture.shape
-        shown = labels
-        if labels.shape != (height, width):
-            shown = np.asarray(Image.fromarray(labels).resize((width, height), Image.Resampling.NEAREST))
-        _save(out / overlay, draw_overlay(image.picture, shown))
+        shown = indices
+        if indices.shape != (height, width):
+            shown = np.asarray(Image.fromarray(indices).resize((width, height), Image.Resampling.NEAREST))
+        _save(out / overlay, add_legend(draw_overlay(image.picture, shown), labels))
+    for start in range(0, len(indices), ROWS):  # in place and in strips, because an index takes eight bytes
+        indices[start : start + ROWS] = greys[indices[start : start + ROWS]]
+    digest = _save(out / mask, indices)
     return JournalEntry(
         file=image.file,
         status="done",
-        mask=str(mask),
-        overlay="" if image.picture is None else str(overlay),
+        input_sha256=image.sha256,
+        mask=mask,
+        mask_sha256=digest,
+        overlay=overlay,
         height=image.size[0],
         width=image.size[1],
-        foreground=float((labels > 0).mean()),
-        confidence=float(confidence.mean()),
+        foreground=foreground,
+        confidence=confidence,
+        unusual=image.unusual,
     )
 
 
-def _save(path: Path, pixels: np.ndarray) -> None:
+def label_pixels(
+    logits: Float[torch.Tensor, "l s s"], size: tuple[int, int]
+) -> tuple[UInt8[np.ndarray, "h w"], float]:
+    """Return the label of each pixel at `size`, and the mean of the largest probability.
+
+    The logits are interpolated bilinearly, first along the rows and then in strips of rows, so that memory does not
+    grow with the number of labels times the number of pixels.
+    """
+    height, width = size
+    rows = logits.shape[1]
+    wide = F.interpolate(logits[None].float(), (rows, width), mode="bilinear", align_corners=False)[0]
+    position = ((torch.arange(height, device=wide.device) + 0.5) * (rows / height) - 0.5).clamp(0, rows - 1)
+    above = position.long()
+    below, weight = (above + 1).clamp(max=rows - 1), (position - above)[:, None]
+    labels, total = np.empty(size, np.uint8), 0.0
+    step = max(1, STRIP // width)
+    for start in range(0, height, step):
+        part = slice(start, start + step)
+        strip = torch.lerp(wide[:, above[part]], wide[:, below[part]], weight[part])
+        best, indices = strip.max(0)
+        labels[part] = indices.to(torch.uint8).cpu().numpy()
+        total += float((best - strip.logsumexp(0)).exp().sum(dtype=torch.float64))
+    return labels, total / (height * width)
+
+
+def _save(path: Path, pixels: np.ndarray) -> str:
+    """Write an image without metadata and return the hash of the file."""
     with atomic_file(path) as temporary:
         Image.fromarray(pixels).save(temporary)
+        with temporary.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()

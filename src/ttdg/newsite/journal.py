@@ -1,71 +1,115 @@
 """The journal of a run over a folder: one JSON line per file, from which an interrupted run resumes."""
 
-import csv
 import hashlib
 import json
 import os
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from ttdg.errors import UserError
 from ttdg.files import atomic_file
+
+TEMPORARY = re.compile(r"\..*-[a-z0-9_]{8}(\.[a-z]+)?")  # names that `atomic_file` gives unfinished files
 
 
 @dataclass(frozen=True)
 class JournalEntry:
     """One input file: `done` with its mask and overlay, or `set aside` with the reason."""
 
-    file: str  # file name
+    file: str  # name relative to the input folder
     status: str  # "done" or "set aside"
     reason: str = ""
+    round: int = 0  # files that were answered by one call, or by one that was interrupted and its resumptions
+    input_sha256: str = ""
     key: str = ""  # hash of all that the answer depends on: model, method, images of this and earlier batches
     mask: str = ""  # path relative to the output folder
+    mask_sha256: str = ""
     overlay: str = ""  # path relative to the output folder
     width: int = 0
     height: int = 0
     foreground: float = 0.0  # share of pixels that are not background
     confidence: float = 0.0  # mean over pixels of the largest probability
+    unusual: str = ""  # why the file is not this kind of image, if it was answered alone
     reading: str = ""  # the candidate that a self-assessing method chose
     expected_dice: float | None = None  # its expected Dice …
     expected_low: float | None = None  # … and the 80 % interval
     expected_high: float | None = None
     remark: str = ""  # what the method says about its treatment of the site
+    version: str = ""  # of ttdg
 
 
 class Journal:
     """The file `journal.jsonl`, to which entries are appended during a run.
 
-    The file is created with the first new entry. A line that was cut off when a run was killed is dropped, so that its
-    file is processed again.
+    Its first line is the description of the run. A line that was cut off when a run was killed is dropped, so that its
+    file is processed again. Nothing is written before `begin`.
 
     Attributes:
         folder: The output folder.
         entries: The latest entry of every file.
-        kept: File → key of the answers of earlier runs whose mask and overlay still exist.
+        finished: The number of finished rounds.
+        edited: Files whose mask is not the one that was written.
+        kept: File → key of the answers of earlier calls whose mask and overlay still exist.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.path, self._clean = folder, folder / "journal.jsonl", False
+    def __init__(self, folder: Path, again: bool = False) -> None:
+        self.folder, self.path = folder, folder / "journal.jsonl"
+        self.entries: dict[str, JournalEntry] = {}
+        self.finished, self.run = 0, dict[str, Any]()
         existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
             raise UserError(f"cannot write to the folder {folder}; choose another output folder")
-        self.entries = {entry.file: entry for entry in self._read()}
+        for line in () if again else self._lines():
+            self._take(line)
+        if self.entries and not self.run:
+            raise UserError(
+                "the output folder holds answers of an earlier version of ttdg; choose another output folder, or ask "
+                "for all answers again"
+            )
+        done = [entry for entry in self.entries.values() if entry.status == "done"]
+        masks = {entry.file: _digest(folder / entry.mask) for entry in done}
+        self.edited = {entry.file for entry in done if masks[entry.file] not in ("", entry.mask_sha256)}
         self.kept = {
             entry.file: entry.key
-            for entry in self.entries.values()
-            if entry.status == "done"
-            and all((folder / name).is_file() for name in (entry.mask, entry.overlay) if name)
+            for entry in done
+            if masks[entry.file] and (not entry.overlay or (folder / entry.overlay).is_file())
         }
 
-    def _read(self) -> Iterator[JournalEntry]:
-        """Yield the entries of the file in their order; lines that are no entry are skipped."""
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        """Yield the objects of the file in their order; lines that are no object are skipped."""
         text = self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
         for line in text.splitlines():
-            with suppress(ValueError, TypeError):
-                yield JournalEntry(**json.loads(line))
+            with suppress(ValueError, RecursionError):
+                if isinstance(value := json.loads(line), dict):
+                    yield value
+
+    def _take(self, line: Mapping[str, Any]) -> None:
+        if isinstance(line.get("run"), dict):
+            self.run = line["run"]
+        elif isinstance(line.get("finished"), int):
+            self.finished = line["finished"]
+        else:
+            with suppress(TypeError):
+                entry = JournalEntry(**line)
+                if _inside(entry.mask) and _inside(entry.overlay):
+                    self.entries[entry.file] = entry
+
+    def begin(self, run: Mapping[str, Any]) -> None:
+        """Remove what a killed call left half-written, and write the journal without its damaged lines."""
+        for place in (self.folder / "masks", self.folder / "overlays", self.folder / "state"):
+            for path in place.rglob(".*"):
+                if TEMPORARY.fullmatch(path.name) and path.is_file():
+                    path.unlink()
+        for path in (*self.folder.glob(".journal-*"), *self.folder.glob(".manifest-*")):
+            path.unlink()
+        lines = [{"run": run}, *map(asdict, self.entries.values()), {"finished": self.finished}]
+        with atomic_file(self.path) as temporary:
+            temporary.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
 
     def expected_dice(self, files: Sequence[str]) -> dict[str, float]:
         """Return the expected Dice of those files that were answered by a self-assessing method."""
@@ -81,32 +125,47 @@ class Journal:
         entries = [self.entries[file] for file in files if file in self.entries]
         return dict(Counter(entry.remark for entry in entries if entry.remark))
 
-    def add(self, *entries: JournalEntry) -> None:
-        """Append entries and flush them to disk. The first call also removes lines that are no entry."""
-        self.entries |= {entry.file: entry for entry in entries}
-        lines = "".join(
-            f"{json.dumps(asdict(entry))}\n" for entry in (entries if self._clean else self.entries.values())
-        )
-        if self._clean:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(lines)
-                file.flush()
-                os.fsync(file.fileno())
-        else:
-            with atomic_file(self.path) as temporary:
-                temporary.write_text(lines, encoding="utf-8")
-            self._clean = True
+    def names(self) -> dict[str, str]:
+        """Return file → name of its mask below `masks/`, without the suffix."""
+        done = {file: entry.mask for file, entry in self.entries.items() if entry.mask}
+        return {file: mask.removeprefix("masks/").removesuffix(".png") for file, mask in done.items()}
 
-    def write_manifest(self, files: Sequence[str]) -> Path:
-        """Write `manifest.csv` with a row for each of `files`, in their order, and return its path."""
-        rows = [asdict(self.entries[name]) for name in files if name in self.entries]
-        with atomic_file(self.folder / "manifest.csv") as temporary, temporary.open("w", newline="") as out:
-            writer = csv.DictWriter(out, list(JournalEntry.__dataclass_fields__), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-        return self.folder / "manifest.csv"
+    def removed(self, files: Sequence[str]) -> tuple[str, ...]:
+        """Return the answered files that are not among `files` and still have a mask."""
+        gone = sorted(self.entries.keys() - set(files))
+        return tuple(
+            file for file in gone if (mask := self.entries[file].mask) and (self.folder / mask).is_file()
+        )
+
+    def add(self, *entries: JournalEntry) -> None:
+        """Append entries and flush them to disk."""
+        self.entries |= {entry.file: entry for entry in entries}
+        self._append(*map(asdict, entries))
+
+    def finish(self) -> None:
+        """State that all files of the current round have been answered or set aside."""
+        self.finished += 1
+        self._append({"finished": self.finished})
+
+    def _append(self, *lines: Mapping[str, Any]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write("".join(f"{json.dumps(line)}\n" for line in lines))
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def answer_key(*parts: str) -> str:
     """Return a hash of all that an answer depends on."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _digest(path: Path) -> str:
+    """Return the hash of a file, or an empty text if it cannot be read."""
+    with suppress(OSError), path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+    return ""
+
+
+def _inside(name: str) -> bool:
+    """Return whether a path stays inside the folder that it is relative to."""
+    return isinstance(name, str) and not Path(name).is_absolute() and ".." not in Path(name).parts

@@ -1,11 +1,11 @@
 """The folder stream: the adapter learns all images of the folder before the first is answered."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from ttdg.adaptation import Adapter, SiteLearner
 from ttdg.adaptation.adapter import Images, Progress
-from ttdg.data.new_images import NewBatch
+from ttdg.data.unlabelled import NewBatch
 from ttdg.evaluation.streams import learn_site
 from ttdg.newsite.journal import Journal, answer_key
 from ttdg.newsite.run_state import RunState
@@ -16,6 +16,7 @@ def learn_folder(
     site: Callable[[], Iterator[NewBatch]],
     run_key: str,
     *,
+    files: Collection[str],
     batches: int,
     journal: Journal,
     saved: RunState | None,
@@ -23,12 +24,14 @@ def learn_folder(
 ) -> str:
     """Bring the adapter into the state that answers the images, by learning or from the saved state.
 
-    Nothing is learned or loaded if the journal already holds the answers to all images.
+    Nothing is learned or loaded if the journal already holds all answers. Constant frames and noise are
+    not learned.
 
     Args:
         adapter: The adapter, in the state of the source model.
         site: Reads all images; called once to learn, and once before if an earlier call left answers or a state.
         run_key: Hash of everything but the images that answers depend on.
+        files: Those that will be answered.
         batches: The largest possible number of batches.
         journal: The answers of earlier calls.
         saved: Where the learned state is kept until the run is complete; None if the method cannot save it.
@@ -42,6 +45,8 @@ def learn_folder(
 
     def images() -> Iterator[Images]:
         for batch in site():
+            if batch.unusual:
+                continue
             digests.update((image.file, image.sha256) for image in batch.files)
             yield batch.images
 
@@ -50,7 +55,8 @@ def learn_folder(
 
     if journal.kept or (saved is not None and saved.exists()):
         deque(images(), maxlen=0)
-        if dict.fromkeys(digests, key()).items() <= journal.kept.items():
+        wanted = digests.keys() & set(files)
+        if dict.fromkeys(wanted, key()).items() <= journal.kept.items():
             return key()
         if saved is not None and saved.load(key()):
             return key()

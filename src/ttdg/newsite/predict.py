@@ -1,35 +1,27 @@
 """Segmenting a folder of images: writes masks in the size of each file, overlays, a journal and a manifest."""
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from jaxtyping import UInt8
-
-from ttdg.adaptation import (
-    METHODS,
-    Assessment,
-    FrozenPredictor,
-    Remarking,
-    Resumable,
-    SelfAssessing,
-    SiteLearner,
-    build_adapter,
-)
-from ttdg.adaptation.adapter import Images, Logits, Progress
+from ttdg.adaptation import METHODS, Resumable, SiteLearner, build_adapter
+from ttdg.adaptation.adapter import Progress
 from ttdg.checkpoints import Model
-from ttdg.data import Case, open_folder
-from ttdg.data.new_images import NewBatch, read_new_images
+from ttdg.data.unlabelled import read_new_images
 from ttdg.errors import UserError
-from ttdg.evaluation.streams import frozen_predictor
-from ttdg.newsite.answers import write_answer
-from ttdg.newsite.journal import Journal, JournalEntry, answer_key
-from ttdg.newsite.learning import learn_folder
+from ttdg.newsite.inputs import find_files
+from ttdg.newsite.journal import Journal, answer_key
+from ttdg.newsite.manifest import write_manifest
+from ttdg.newsite.names import output_names
+from ttdg.newsite.rounds import sort_into_rounds
+from ttdg.newsite.run import default_method, describe_masks, describe_run
 from ttdg.newsite.run_state import RunState
+from ttdg.newsite.session import Session
+
+PIXELS = 89_000_000  # largest image that is read by default
 
 
 @dataclass(frozen=True)
@@ -38,34 +30,41 @@ class FolderResult:
 
     done: int  # files segmented in this call
     kept: int  # files whose masks from an earlier call are still valid
-    set_aside: Mapping[str, str]  # unreadable file → reason
+    set_aside: Mapping[str, str]  # file that is not segmented → reason
     manifest: Path
     expected_dice: Mapping[str, float]  # file → expected Dice of its mask, if the method predicts it
+    method: str  # the method that was used
     stream: str  # the stream that was used
     remarks: Mapping[str, int]  # what the method says about its treatment of the site → number of files
+    unusual: Mapping[str, str]  # files that are not this kind of image → why; they were answered alone
+    edited: tuple[str, ...]  # files whose mask was changed after it was written, and is kept
+    removed: tuple[str, ...]  # files with a mask that are no longer among the inputs
 
 
 def predict(
     model: Model,
-    images: Path,
+    images: Path | Sequence[Path],
     out: Path,
     *,
-    method: str = "source",
+    method: str | None = None,
     options: Mapping[str, Any] | None = None,
     views: str = "plain",
     stream: str | None = None,
     batch: int = 4,
     overlays: bool = True,
     workers: int | None = None,
+    again: bool = False,
+    most_pixels: int = PIXELS,
     progress: Progress = lambda done, total: None,
     learning: Progress = lambda done, total: None,
 ) -> FolderResult:
-    """Segment every image of a folder with a model that adapts to the images.
+    """Segment every image of a folder, at any depth, with a model that adapts to the images.
 
     In the stream `online` the model adapts to each batch when it answers it. In the stream `folder` it learns all
     images first and then answers all of them; each file is read twice. For a method without memory both are the same.
 
-    Unreadable files are set aside. Images are processed in the order of their names. At most two batches are read
+    Every other file is set aside with a reason. Images are processed in the order of their names. Constant frames and
+    noise are answered by the source model, each alone, and nothing is learned from them. At most two batches are read
     ahead, so memory does not grow with the number of images, except for images that the method itself stores.
 
     A second call resumes an interrupted one: files with a valid answer in the journal are not answered again. If the
@@ -73,104 +72,63 @@ def predict(
     after learning, in the stream `online` from one of the last minute. Otherwise, if it has memory, the adapter
     processes all batches again. In each case the answers are those of an uninterrupted call.
 
+    The answers of a finished call are final: a later call answers only new and changed files. A method with memory
+    processes the earlier files again first. A mask that was changed by hand is kept.
+
     Args:
         model: The network with its card and parts.
-        images: Folder of images; files of other types are ignored.
-        out: Folder to write.
-        method: Name of the adaptation method.
+        images: Files or folders.
+        out: Folder to write. It may hold the answers of an earlier call with the same model, method and options.
+        method: Name of the adaptation method. None is `judge` if the model has its parts, else `source`.
         options: Options of the method.
         views: `flips` averages the answers over the image and its mirror image, `scales` also over three sizes.
         stream: `online` or `folder`. None is `folder` for a method that learns a site (`SiteLearner`), else `online`.
         batch: Number of images that are adapted to together.
         overlays: Also draw each mask over its image.
         workers: Number of threads that read images; None is one per core.
-        progress: Called with the number of processed files and the number of all files.
+        again: Answer all files again, and replace every answer in `out`.
+        most_pixels: Images with more pixels are set aside.
+        progress: Called with the number of processed files and the number of all image files.
         learning: Called, in the stream `folder`, with the number of finished steps and the number of all steps.
     """
-    options, journal = options or {}, Journal(out)
-    other_views = () if views == "plain" else (views,)
-    request = answer_key(method, json.dumps(options, sort_keys=True, default=str), str(batch), *other_views)
-    adapter = build_adapter(
-        model, method, options, views
-    )  # raises for a wrong request, before anything is written
+    options, journal = options or {}, Journal(out, again)
+    found = find_files([images] if isinstance(images, Path) else images, out)
+    method = method or default_method(model)
+    # A wrong request raises here, before anything is written.
+    adapter = build_adapter(model, method, options, views)
     if stream not in (None, "online", "folder"):
         raise UserError(f"a folder is answered in the stream 'online' or 'folder', not {stream!r}")
+    declared = METHODS[method]
     stream = stream or ("folder" if isinstance(adapter, SiteLearner) else "online")
-    cases, declared, benchmark = open_folder(images), METHODS[method], model.card.benchmark
-    key = answer_key(model.card.sha256, request, *(model.parts[name].digest for name in declared.parts))
+    run = describe_run(model, method, options, views, batch, stream)
+    if journal.entries:
+        run.check_same(journal.run)
+    rounds, files = sort_into_rounds(found.images, journal), [image.file for image in found.images]
+    key = answer_key(json.dumps(asdict(run), sort_keys=True))
     saved = RunState(out, key, adapter) if declared.memory and isinstance(adapter, Resumable) else None
-    learns_first = declared.memory and stream == "folder"
-    learns_on_the_way = declared.memory and stream == "online"
-    answer: Callable[[Images], Logits] = adapter
-    assessing = adapter if isinstance(adapter, SelfAssessing) else None
-    set_aside, done, kept, covered, greys = dict[str, str](), 0, 0, 0, benchmark.greys
-
-    def on_error(case: Case, error: UserError) -> None:
-        set_aside[case.image.name] = str(error)
-        journal.add(JournalEntry(case.image.name, "set aside", str(error)))
-
+    groups = rounds.groups(declared.memory) if rounds.present else []
+    session = Session(
+        model, adapter, journal, asdict(run), output_names(files, journal.names()), rounds.final(),
+        dict(found.set_aside) | {refused.file: refused.reason for refused in rounds.refused}, len(files), progress,
+    )  # fmt: skip
     device = next(model.network.parameters()).device
-    read = partial(read_new_images, cases, benchmark, batch, device, workers=workers)
-    read_before = partial(read, pictures=False, on_error=lambda case, error: None)
-    progress(0, len(cases))
-    if learns_first:
-        key = learn_folder(
-            adapter, read_before, key, batches=-(-len(cases) // batch), journal=journal, saved=saved, progress=learning
-        )  # fmt: skip
-        answer = frozen_predictor(adapter)
-        if not isinstance(adapter, FrozenPredictor):
-            assessing = None  # its assessment is that of the last batch that it learned
-    elif saved is not None:
-        covered = saved.resume_online(read_before(), key, journal)
-    for number, loaded in enumerate(read(pictures=overlays, on_error=on_error), 1):
-        batch_key = key if learns_first else answer_key(key, *(image.sha256 for image in loaded.files))
-        if learns_on_the_way:
-            key = batch_key  # the answers to later batches depend on this batch
-        answered = {(image.file, batch_key) for image in loaded.files} <= journal.kept.items()
-        processed = not answered or (learns_on_the_way and number > covered)
-        if processed:
-            logits = answer(loaded.images)
-            assessment = assessing.assessment() if assessing is not None else None
-        if answered:
-            kept += len(loaded.files)
-        else:
-            entries = _write_answers(out, loaded, logits, assessment, greys)
-            remark = " ".join(adapter.remarks()) if isinstance(adapter, Remarking) else ""
-            journal.add(*(replace(entry, key=batch_key, remark=remark) for entry in entries))
-            done += len(loaded.files)
-        if saved is not None and learns_on_the_way and processed:
-            saved.save_if_due(key, number)
-        progress(done + kept + len(set_aside), len(cases))
-    files = [case.image.name for case in cases]
-    manifest = journal.write_manifest(files)
+    session.answer(
+        partial(
+            read_new_images, groups, model.card.benchmark, batch, device, most_pixels=most_pixels, workers=workers
+        ), key, learns_first=declared.memory and stream == "folder" and bool(rounds.present),
+        learns_on_the_way=declared.memory and stream == "online", saved=saved, overlays=overlays,
+        batches=sum(-(-len(group) // batch) for group in groups), learning=learning,
+    )  # fmt: skip
+    if rounds.present:
+        journal.finish()
     if saved is not None:
         saved.remove()
+    removed = journal.removed(files)
+    manifest = write_manifest(journal, found, session.set_aside, removed, describe_masks(run, model))
     expected, remarks = journal.expected_dice(files), journal.remarks(files)
-    return FolderResult(done, kept, set_aside, manifest, expected, stream, remarks)
-
-
-def _write_answers(
-    out: Path, loaded: NewBatch, logits: Logits, assessment: Assessment | None, greys: UInt8[np.ndarray, "l"]
-) -> list[JournalEntry]:
-    """Write the answers to a batch; return their journal entries without the key."""
-    expected = _expected_fields(assessment, len(loaded.files))
-    return [
-        replace(write_answer(out, image, answer, greys), **fields)
-        for image, answer, fields in zip(loaded.files, logits, expected, strict=True)
-    ]
-
-
-def _expected_fields(assessment: Assessment | None, count: int) -> list[dict[str, Any]]:
-    """Return the journal fields about the expected Dice of each image of a batch of `count` images."""
-    if assessment is None:
-        return [{}] * count
-    dice, half_width = (values.clamp(0, 1).tolist() for values in (assessment.dice, assessment.half_width))
-    return [
-        {
-            "reading": choice,
-            "expected_dice": middle,
-            "expected_low": max(0.0, middle - half),
-            "expected_high": min(1.0, middle + half),
-        }
-        for choice, middle, half in zip(assessment.choices, dice, half_width, strict=True)
-    ]
+    answers = {file: journal.entries[file] for file in files}
+    return FolderResult(
+        session.done, session.kept, session.set_aside, manifest, expected, method, stream, remarks,
+        unusual={file: entry.unusual for file, entry in answers.items() if entry.unusual},
+        edited=tuple(file for file in files if file in journal.edited), removed=removed,
+    )  # fmt: skip

@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from ttdg.adaptation import Resumable
-from ttdg.data.new_images import NewBatch
+from ttdg.data.unlabelled import NewBatch
 from ttdg.errors import UserError
 from ttdg.files import atomic_file
 from ttdg.newsite.journal import Journal, answer_key
@@ -73,7 +73,8 @@ class RunState:
             The number of batches that the adapter need not process again; 0 if the state does not fit.
         """
         batches = self._batches()
-        for number, batch in enumerate(site if batches else (), 1):
+        usual = (batch for batch in site if not batch.unusual)
+        for number, batch in enumerate(usual if batches else (), 1):
             key = answer_key(key, *(image.sha256 for image in batch.files))
             if not {(image.file, key) for image in batch.files} <= journal.kept.items():
                 return 0

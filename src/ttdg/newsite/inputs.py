@@ -1,0 +1,132 @@
+"""Finding the files of a new site: every file below the inputs, as an image or with the reason why not."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ttdg.data.unlabelled import InputFile
+from ttdg.errors import UserError
+
+KINDS = "PNG, JPEG, BMP, TIFF (8 or 16 bit, float) and WebP"
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
+# First bytes of images, for files with another suffix or none.
+STARTS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"II*\0", b"MM\0*", b"BM")
+KNOWN_OTHERS = {
+    ".dcm": "DICOM", ".dicom": "DICOM", ".nii": "NIfTI", ".nii.gz": "NIfTI", ".mha": "MetaImage", ".nrrd": "NRRD",
+    ".gif": "GIF", ".heic": "HEIC", ".jp2": "JPEG 2000", ".svs": "whole-slide", ".pdf": "PDF", ".zip": "ZIP",
+}  # fmt: skip
+FILE_MANAGERS = ("thumbs.db", "desktop.ini", ".ds_store")
+
+
+@dataclass(frozen=True)
+class FoundFiles:
+    """Every file below the inputs. Names are relative to the input folder, with forward slashes."""
+
+    images: tuple[InputFile, ...]  # sorted by name
+    set_aside: Mapping[str, str]  # name → why the file is not segmented
+    ignored: Mapping[str, str]  # files that file managers leave, name → reason
+
+
+@dataclass
+class _Search:
+    out: Path
+    images: dict[str, Path] = field(default_factory=dict)
+    set_aside: dict[str, str] = field(default_factory=dict)
+    ignored: dict[str, str] = field(default_factory=dict)
+    folders: set[tuple[int, int]] = field(default_factory=set)  # device and inode of those that were searched
+
+    def add_folder(self, folder: Path, prefix: str) -> None:
+        """Search a folder and those below it. Links are followed, and no folder is searched twice."""
+        waiting = [(folder, prefix)]
+        while waiting:
+            folder, prefix = waiting.pop()
+            name = prefix.rstrip("/") or "."
+            try:
+                status = folder.stat()
+                if (status.st_dev, status.st_ino) in self.folders:
+                    self.set_aside[name] = (
+                        f"{name} is a link to a folder that is searched anyway; remove the link"
+                    )
+                    continue
+                self.folders.add((status.st_dev, status.st_ino))
+                with os.scandir(folder) as entries:
+                    found = sorted(entries, key=lambda entry: entry.name)
+            except OSError as error:
+                self.set_aside[name] = (
+                    f"cannot open the folder {name} ({error.strerror}); check its permissions"
+                )
+                continue
+            for entry in found:
+                path, file = Path(entry.path), prefix + entry.name
+                if not entry.is_dir():
+                    self.add_file(path, file)
+                elif entry.name.startswith("."):
+                    self.set_aside[file] = f"{file} is a hidden folder; rename it if it holds images"
+                elif path.resolve() != self.out:
+                    waiting.append((path, f"{file}/"))
+
+    def add_file(self, path: Path, file: str) -> None:
+        """Sort one file into images, files set aside and files ignored."""
+        name = path.name.lower()
+        if name in FILE_MANAGERS or name.startswith("._"):
+            self.ignored[file] = f"{file} was left by a file manager"
+        elif reason := _why_not(path, file):
+            self.set_aside[file] = reason
+        elif file in self.images:
+            raise UserError(f"two inputs hold a file {file}; name the folder above both as the only input")
+        else:
+            self.images[file] = path
+
+
+def find_files(inputs: Sequence[Path], out: Path) -> FoundFiles:
+    """Return every file of the inputs at any depth, without those in the output folder.
+
+    Names are relative to the folder if it is the only input. Otherwise they begin with the name of the input.
+
+    Args:
+        inputs: Files or folders.
+        out: The output folder; it may be inside an input.
+    """
+    search = _Search(out.resolve())
+    for path in inputs:
+        if path.is_dir():
+            if path.resolve() == search.out:
+                raise UserError("the output folder is the input folder; choose another output folder")
+            search.add_folder(path, "" if len(inputs) == 1 else f"{path.resolve().name}/")
+        elif path.exists() or path.is_symlink():
+            search.add_file(path, path.name)
+        else:
+            raise UserError(f"there is no file or folder {path}; name images, or a folder that holds images")
+    if not search.images and not search.set_aside:
+        raise UserError(f"{', '.join(map(str, inputs))} holds no image; the kinds {KINDS} are read")
+    images = tuple(InputFile(file, path) for file, path in sorted(search.images.items()))
+    return FoundFiles(images, search.set_aside, search.ignored)
+
+
+def _why_not(path: Path, file: str) -> str:
+    """Return why a file is not segmented, or an empty text for one that seems to be an image."""
+    if path.is_symlink() and not path.exists():
+        return f"{file} is a link to a file that does not exist; restore the file, or remove the link"
+    if not path.is_file():
+        return f"{file} is no regular file; remove it"
+    if path.name.startswith("."):
+        return f"{file} is a hidden file; rename it if it is an image"
+    if path.suffix.lower() in SUFFIXES:
+        return ""
+    try:
+        with path.open("rb") as opened:
+            start = opened.read(132)
+    except OSError as error:
+        return f"cannot open {file} ({error.strerror}); check its permissions"
+    if start.startswith(STARTS) or (start[:4] == b"RIFF" and start[8:12] == b"WEBP"):
+        return ""
+    kind = "a DICOM file" if start[128:] == b"DICM" else _kind(path.name.lower())
+    return f"{file} is {kind}, and only {KINDS} are read; convert it, or remove it"
+
+
+def _kind(name: str) -> str:
+    for suffix, kind in KNOWN_OTHERS.items():
+        if name.endswith(suffix):
+            return f"a {kind} file"
+    return "no image of a known kind"

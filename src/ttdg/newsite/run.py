@@ -1,0 +1,79 @@
+"""What a run over a folder is: its model, method and options, as the journal and the manifest state it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+import ttdg
+from ttdg.adaptation import METHODS
+from ttdg.checkpoints import Model
+from ttdg.errors import UserError
+
+DEFAULT = "judge"  # the method if the model has its parts
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything but the images that answers depend on. It holds no path."""
+
+    model: str  # hash of the weights
+    parts: Mapping[str, str]  # name → hash, for the parts that the method uses
+    method: str
+    options: Mapping[str, Any]  # those that were given
+    views: str
+    batch: int
+    stream: str
+
+    def check_same(self, other: Mapping[str, Any]) -> None:
+        """Raise if an output folder holds the answers of another run."""
+        mine = asdict(self)
+        differ = [name for name in mine if mine[name] != other.get(name)]
+        if differ:
+            changes = ", ".join(
+                f"{name} {_text(other.get(name))} instead of {_text(mine[name])}" for name in differ
+            )
+            raise UserError(
+                f"the output folder holds answers of another run ({changes}); choose another output folder, or ask for "
+                "all answers again"
+            )
+
+
+def describe_run(
+    model: Model, method: str, options: Mapping[str, Any], views: str, batch: int, stream: str
+) -> Run:
+    """Return the description of a run. The stream of a method without memory does not matter."""
+    parts = {name: model.parts[name].digest for name in METHODS[method].parts}
+    given = json.loads(json.dumps(dict(options), sort_keys=True, default=str))
+    return Run(
+        model.card.sha256, parts, method, given, views, batch, stream if METHODS[method].memory else "any"
+    )
+
+
+def default_method(model: Model) -> str:
+    """Return `judge` for a model with its parts, else `source`."""
+    return DEFAULT if all(name in model.parts for name in METHODS[DEFAULT].parts) else "source"
+
+
+def describe_masks(run: Run, model: Model) -> dict[str, Any]:
+    """Return the content of `manifest.json`: what the mask values mean, and what made the masks."""
+    benchmark = model.card.benchmark
+    return {
+        "mask_values": {
+            str(grey): label for grey, label in zip(benchmark.greys.tolist(), benchmark.labels, strict=True)
+        },
+        "regions": {
+            name: [benchmark.labels[i] for i in labels] for name, labels in benchmark.regions.items()
+        },
+        "geometry": "masks have the size of their image, turned upright as its EXIF orientation says",
+        "benchmark": benchmark.name,
+        "run": asdict(run),
+        "versions": {"ttdg": ttdg.__version__, "torch": str(torch.__version__)},
+    }
+
+
+def _text(value: Any) -> str:
+    text = str(value) if value not in (None, {}, "") else "none"
+    return text[:12] if len(text) == 64 else text

@@ -1,0 +1,179 @@
+"""Answering the images of one call: batches through the adapter, unusual images alone, answers to the journal."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import ttdg
+from ttdg.adaptation import (
+    Adapter,
+    Assessment,
+    FrozenPredictor,
+    Remarking,
+    SelfAssessing,
+    build_adapter,
+)
+from ttdg.adaptation.adapter import Images, Logits, Progress
+from ttdg.checkpoints import Model
+from ttdg.data.unlabelled import NewBatch, Refused
+from ttdg.evaluation.streams import frozen_predictor
+from ttdg.newsite.answers import write_answer
+from ttdg.newsite.journal import Journal, JournalEntry, answer_key
+from ttdg.newsite.learning import learn_folder
+from ttdg.newsite.run_state import RunState
+
+Read = Callable[..., Iterator[NewBatch]]  # `read_new_images` without `pictures` and `on_error`
+
+
+@dataclass
+class Session:
+    """The images of one call, and what has been done about them."""
+
+    model: Model
+    adapter: Adapter
+    journal: Journal
+    run: Mapping[str, Any]  # the description of the run, for the journal
+    names: Mapping[str, str]  # file → name of its mask
+    final: frozenset[str]  # files whose answers are not changed
+    set_aside: dict[str, str]  # file → reason
+    total: int  # number of image files
+    progress: Progress
+    done: int = 0
+    kept: int = field(init=False)
+    refused: int = 0
+
+    def __post_init__(self) -> None:
+        self.kept = len(self.final)
+
+    @property
+    def out(self) -> Path:
+        """The output folder."""
+        return self.journal.folder
+
+    @cached_property
+    def source(self) -> Adapter:
+        """The source model, for images that are answered alone."""
+        return build_adapter(self.model, "source", {})
+
+    def answer(
+        self, read: Read, key: str, *, learns_first: bool, learns_on_the_way: bool, saved: RunState | None,
+        overlays: bool, batches: int, learning: Progress,
+    ) -> None:  # fmt: skip
+        """Answer all images that `read` yields and that have no valid answer.
+
+        Args:
+            read: Reads all images.
+            key: Hash of everything but the images that answers depend on.
+            learns_first: The adapter learns all images before it answers any.
+            learns_on_the_way: Each batch influences the answers to later ones.
+            saved: Where the state of the adapter is kept until the run is complete; None if it cannot be saved.
+            overlays: Also draw overlays.
+            batches: The largest possible number of batches.
+            learning: Called with the number of finished steps of learning and of all steps.
+        """
+        run_key, covered, number = key, 0, 0
+        respond: Callable[[Images], Logits] = self.adapter
+        assessing = self.adapter if isinstance(self.adapter, SelfAssessing) else None
+
+        def read_before() -> Iterator[NewBatch]:
+            return read(pictures=False, on_error=lambda refused: None)
+
+        self._report()
+        self.journal.begin(self.run)
+        self._greys = self.model.card.benchmark.greys
+        if learns_first:
+            wanted = self.names.keys() - self.final
+            key = learn_folder(
+                self.adapter, read_before, key, files=wanted, batches=batches, journal=self.journal, saved=saved,
+                progress=learning,
+            )  # fmt: skip
+            respond = frozen_predictor(self.adapter)
+            if not isinstance(self.adapter, FrozenPredictor):
+                assessing = None  # its assessment is that of the last batch that it learned
+        elif saved is not None:
+            covered = saved.resume_online(read_before(), key, self.journal)
+        for loaded in read(pictures=overlays, on_error=self._refuse):
+            if loaded.unusual:
+                self._answer_alone(loaded, run_key)
+                continue
+            number += 1
+            batch_key = key if learns_first else answer_key(key, *(image.sha256 for image in loaded.files))
+            if learns_on_the_way:
+                key = batch_key  # the answers to later batches depend on this batch
+            new = [image.file for image in loaded.files if image.file not in self.final]
+            answered = all(self.journal.kept.get(file) == batch_key for file in new)
+            processed = not answered or (learns_on_the_way and number > covered)
+            if processed:
+                logits = respond(loaded.images)
+                assessment = assessing.assessment() if assessing is not None else None
+            if answered:
+                self.kept += len(new)
+            else:
+                remark = " ".join(self.adapter.remarks()) if isinstance(self.adapter, Remarking) else ""
+                self._write(loaded, logits, assessment, batch_key, remark)
+            if saved is not None and learns_on_the_way and processed:
+                saved.save_if_due(key, number)
+            self._report()
+
+    def _answer_alone(self, loaded: NewBatch, run_key: str) -> None:
+        """Answer an image that is no picture of a structure with the source model."""
+        key = answer_key(run_key, "alone", loaded.files[0].sha256)
+        if self.journal.kept.get(loaded.files[0].file) == key:
+            self.kept += 1
+        else:
+            self._write(loaded, self.source(loaded.images), None, key, "")
+        self._report()
+
+    def _write(
+        self, loaded: NewBatch, logits: Logits, assessment: Assessment | None, key: str, remark: str
+    ) -> None:
+        """Write the answers to a batch and enter them into the journal. Masks that were changed by hand stay."""
+        fixed, labels = self.final | self.journal.edited, self.model.card.benchmark.labels
+        common: dict[str, Any] = {
+            "key": key, "remark": remark, "round": self.journal.finished + 1, "version": ttdg.__version__,
+        }  # fmt: skip
+        entries = [
+            replace(
+                write_answer(self.out, image, self.names[image.file], answer, self._greys, labels),
+                **common,
+                **expected,
+            )
+            for image, answer, expected in zip(
+                loaded.files, logits, _expected_fields(assessment, len(loaded.files)), strict=True
+            )
+            if image.file not in fixed
+        ]
+        self.journal.add(*entries)
+        self.done += len(entries)
+        self.kept += len({image.file for image in loaded.files} & self.journal.edited - self.final)
+
+    def _refuse(self, refused: Refused) -> None:
+        self.set_aside[refused.file] = refused.reason
+        self.refused += 1
+        self.journal.add(
+            JournalEntry(
+                refused.file, "set aside", refused.reason, self.journal.finished + 1, refused.sha256,
+                version=ttdg.__version__,
+            )
+        )  # fmt: skip
+
+    def _report(self) -> None:
+        self.progress(self.done + self.kept + self.refused, self.total)
+
+
+def _expected_fields(assessment: Assessment | None, count: int) -> list[dict[str, Any]]:
+    """Return the journal fields about the expected Dice of each image of a batch of `count` images."""
+    if assessment is None:
+        return [{}] * count
+    dice, half_width = (values.clamp(0, 1).tolist() for values in (assessment.dice, assessment.half_width))
+    return [
+        {
+            "reading": choice,
+            "expected_dice": middle,
+            "expected_low": max(0.0, middle - half),
+            "expected_high": min(1.0, middle + half),
+        }
+        for choice, middle, half in zip(assessment.choices, dice, half_width, strict=True)
+    ]
