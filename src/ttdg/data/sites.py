@@ -70,15 +70,20 @@ def split(
     """Split cases by patient into (train, held out).
 
     The hash of a patient's name and `salt` decides the side. The split is therefore the same on every machine
-    and in any order, stays the same when cases are added, and keeps all images of a patient together. The
-    held-out share equals `fraction` only on average. A split that the site's table fixes is kept.
+    and in any order, and keeps all images of a patient together. The held-out share equals `fraction` only on
+    average. A split that the site's table fixes is kept.
+
+    If the hash holds out nobody and there are at least two patients, the one with the smallest hash is held out.
+    Otherwise the split stays the same when cases are added. A `fraction` of 0 holds out nobody.
     """
-    train: list[Case] = []
-    held_out: list[Case] = []
-    for case in cases:
-        out = case.split == "test" if case.split else _share(case.patient, salt) < fraction
-        (held_out if out else train).append(case)
-    return tuple(train), tuple(held_out)
+    listed = list(cases)
+    out = [case.split == "test" if case.split else _share(case.patient, salt) < fraction for case in listed]
+    free = {case.patient for case in listed if case.split is None}
+    if not any(out) and free and fraction > 0 and len({case.patient for case in listed}) > 1:
+        chosen = min(free, key=lambda patient: (_share(patient, salt), patient))
+        out = [case.patient == chosen for case in listed]
+    pairs = list(zip(listed, out, strict=True))
+    return tuple(case for case, held in pairs if not held), tuple(case for case, held in pairs if held)
 
 
 def site_folders(root: Path) -> dict[str, Path]:
