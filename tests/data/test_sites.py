@@ -46,6 +46,12 @@ def test_a_table_gives_patient_split_and_spacing(make_site):
     assert [c.spacing for c in cases] == [(0.5, 0.25), None, None, None]
 
 
+def test_a_table_gives_the_distance_of_slices(make_site):
+    table = "case,spacing_y,spacing_x,spacing_z\ncase0,0.5,0.5,3.6\ncase1,,,\n"
+    cases = find_sites(make_site("a", 2, table=table))["a"].cases
+    assert [c.slice_spacing for c in cases] == [3.6, None]
+
+
 def test_a_site_without_a_folder_of_masks_has_cases_without_masks(make_site):
     root = make_site("a", 2)
     for path in (root / "a/masks").iterdir():
@@ -107,6 +113,7 @@ TABLES = {
     "an unknown split": ("case,split\ncase0,trian", "line 2 has the split 'trian'; write train or test"),
     "half a spacing": ("case,spacing_y,spacing_x\ncase0,1,", "line 2 has the spacing '1' × ''"),
     "a spacing of nothing": ("case,spacing_y,spacing_x\ncase0,0,1", "line 2 has the spacing '0' × '1'"),
+    "a distance of slices that is none": ("case,spacing_z\ncase0,-1", "line 2 has the spacing_z '-1'"),
     "a patient on both sides": (
         "case,patient,split\ncase0,p,train\ncase1,p,test",
         "patient 'p' the same split",

@@ -106,8 +106,9 @@ def score_job(job: Scoring, folder: RunFolder) -> tuple[dict[str, Any], list[Row
     start = time.perf_counter()
     opened = open_scoring(job, folder)
     result = evaluate(
-        opened.adapter, opened.targets, job.stream, job.batch, opened.model.card.benchmark.regions,  # type: ignore[arg-type]
-        memory=METHODS[job.method].memory, measure=measure_all(job.surfaces, job.instances),
+        opened.adapter, opened.targets, job.stream, job.batch, opened.benchmark.regions,  # type: ignore[arg-type]
+        memory=METHODS[job.method].memory,
+        measure=measure_all(job.surfaces, job.instances, opened.benchmark.volumes),
     )  # fmt: skip
     about = {
         **result.about,

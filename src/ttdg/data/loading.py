@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import TypeVar
 
 import numpy as np
@@ -75,11 +76,14 @@ def subset(arrays: Arrays, cases: Sequence[Case]) -> Arrays:
 def stream(
     cases: Sequence[Case],
     benchmark: Benchmark,
-    batch_size: int,
+    batch_size: int | Sequence[int],
     workers: int | None = None,
     device: torch.device | str = "cpu",
 ) -> Iterator[Loaded]:
-    """Yield batches in the order of `cases`. Threads read at most two batches ahead."""
+    """Yield batches in the order of `cases`. Threads read at most two batches ahead.
+
+    `batch_size` is the size of all batches, or the size of each.
+    """
     all_have_masks(cases)
     for items in read_batches(cases, lambda case: read_case(case, benchmark), batch_size, workers):
         masks = [labels for _, (_, labels) in items if labels is not None]
@@ -94,7 +98,7 @@ def stream(
 def read_batches(
     cases: Sequence[Case],
     read: Callable[[Case], R],
-    batch_size: int,
+    batch_size: int | Sequence[int],
     workers: int | None = None,
     on_error: Callable[[Case, UserError], None] | None = None,
 ) -> Iterator[list[tuple[Case, R]]]:
@@ -104,16 +108,19 @@ def read_batches(
     its batch. Without `on_error` the error is raised.
     """
     batch: list[tuple[Case, R]] = []
-    for case, future in ordered_map(read, cases, workers, ahead=2 * batch_size):
+    given = [batch_size] if isinstance(batch_size, int) else batch_size
+    sizes = chain(given, repeat(max(given)))
+    size = next(sizes)
+    for case, future in ordered_map(read, cases, workers, ahead=2 * max(given)):
         try:
             batch.append((case, future.result()))
         except UserError as error:
             if on_error is None:
                 raise
             on_error(case, error)
-        if len(batch) == batch_size:
+        if len(batch) == size:
             yield batch
-            batch = []
+            batch, size = [], next(sizes)
     if batch:
         yield batch
 

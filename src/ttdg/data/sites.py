@@ -23,6 +23,7 @@ class Case:
     patient: str  # the name of the case if the site's table names no patient
     split: str | None = None  # "train" or "test" if the site's table fixes it
     spacing: tuple[float, float] | None = None  # (y, x) in millimetres
+    slice_spacing: float | None = None  # along z, in millimetres, if the case is a slice of a volume
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ def scan_site(folder: Path) -> tuple[Site, tuple[Problem, ...]]:
     cases = []
     for name in sorted(images):
         row = rows.get(name, CaseRow())
-        cases.append(Case(name, images[name], masks.get(name), row.patient or name, row.split, row.spacing))
+        mask, patient = masks.get(name), row.patient or name
+        cases.append(Case(name, images[name], mask, patient, row.split, row.spacing, row.slice_spacing))
     return Site(folder.name, tuple(cases)), (*problems, *_straddling(cases, folder))
 
 
