@@ -17,7 +17,7 @@ GREYS = np.arange(256, dtype=np.uint8)[None]
 
 def test_the_built_in_benchmarks_are_the_documented_ones():
     assert builtin_benchmarks() == (
-        "fundus", "polyp", "prostate", "synthetic-fundus", "synthetic-polyp", "vessels",
+        "fundus", "polyp", "prostate", "prostate-nifti", "synthetic-fundus", "synthetic-polyp", "vessels",
     )  # fmt: skip
     fundus, polyp = load_benchmark("fundus"), load_benchmark("polyp")
     assert fundus.labels == ("background", "rim", "cup")
@@ -88,7 +88,10 @@ MISTAKES = {
     "a label unknown to a region": ({"regions": {"disc": ["rm"]}}, "region 'disc'.*did you mean 'rim'"),
     "a label no grey stands for": ({"mask": {0: "cup", 1: "rim"}}, "stands for background"),
     "a label named twice": ({"labels": ["rim", "rim", "cup"]}, "named only once"),
-    "an unknown normalisation": ({"normalisation": "z"}, "'minmax', 'imagenet' or 'zscore'"),
+    "an unknown normalisation": (
+        {"normalisation": "z"},
+        "'minmax', 'imagenet', 'zscore' or 'clipped-zscore'",
+    ),
     "a size in words": ({"size": "large"}, "size: .*integer"),
     "no region": ({"regions": {}}, "regions: .*at least 1"),
 }

@@ -32,7 +32,7 @@ from ttdg.data.readers import READERS, Reader, read_image, read_mask
 # Random training cases, balanced over the sites.
 from ttdg.data.sampling import balanced_indices
 
-# How images are normalised: "minmax", "imagenet" or "zscore".
+# How images are normalised: "minmax", "imagenet", "zscore" or "clipped-zscore".
 from ttdg.data.schema import Normalisation
 
 # Listing sites and folders, and splitting cases by patient.

@@ -17,7 +17,7 @@ from pydantic import (
 
 from ttdg.errors import UserError, suggestion
 
-Normalisation = Literal["minmax", "imagenet", "zscore"]
+Normalisation = Literal["minmax", "imagenet", "zscore", "clipped-zscore"]
 
 KINDS = ("by threshold", "by value")  # the two ways to encode labels in a mask
 MAX_LABELS = 255  # a label index is a byte, and one value is reserved for "no label"

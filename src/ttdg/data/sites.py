@@ -3,11 +3,12 @@
 import hashlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ttdg.data.case_table import CaseRow, Problem, normalised_name, read_cases
 from ttdg.data.readers import READERS, readable
+from ttdg.data.volumes.nifti import SUFFIXES, is_volume, read_geometry, volume_stem
 from ttdg.errors import UserError, suggestion
 
 JUNK = ("thumbs.db", "desktop.ini")  # files of file managers; names that start with a dot are also ignored
@@ -24,6 +25,8 @@ class Case:
     split: str | None = None  # "train" or "test" if the site's table fixes it
     spacing: tuple[float, float] | None = None  # (y, x) in millimetres
     slice_spacing: float | None = None  # along z, in millimetres, if the case is a slice of a volume
+    volume: str | None = None  # name of the volume file that the case is a slice of
+    slice: int | None = None  # number of the slice in this file, from the feet to the head
 
 
 @dataclass(frozen=True)
@@ -105,17 +108,33 @@ def site_folders(root: Path) -> dict[str, Path]:
 
 
 def scan_site(folder: Path) -> tuple[Site, tuple[Problem, ...]]:
-    """Return a site and the problems of its file names and its table. No image is opened."""
+    """Return a site and the problems of its file names and its table. Of files, only headers of volumes are read."""
     images, image_problems = _pictures(folder / "images")
     masks, mask_problems = _pictures(folder / "masks")
     rows, row_problems = read_cases(folder / "cases.csv")
     problems = [*image_problems, *mask_problems, *row_problems, *_unpaired(folder, images, masks, rows)]
-    cases = []
+    cases: list[Case] = []
     for name in sorted(images):
         row = rows.get(name, CaseRow())
         mask, patient = masks.get(name), row.patient or name
-        cases.append(Case(name, images[name], mask, patient, row.split, row.spacing, row.slice_spacing))
+        case = Case(name, images[name], mask, patient, row.split, row.spacing, row.slice_spacing)
+        try:
+            cases += _slices_of(case) if is_volume(case.image) else [case]
+        except UserError as error:
+            problems.append(Problem(case.image, str(error).removeprefix(f"{case.image} ")))
     return Site(folder.name, tuple(cases)), (*problems, *_straddling(cases, folder))
+
+
+def _slices_of(case: Case) -> list[Case]:
+    """Return the slices of a volume file as cases; their spacing is that of the file."""
+    if case.mask is not None and not is_volume(case.mask):
+        raise UserError(f"{case.image} is a volume, but its mask {case.mask.name} is not; save both as NIfTI")
+    geometry = read_geometry(case.image)
+    z, *pixel = geometry.spacing
+    whole = replace(case, volume=case.name, spacing=(pixel[0], pixel[1]), slice_spacing=z)
+    return [
+        replace(whole, name=f"{case.name}_{number:04}", slice=number) for number in range(geometry.shape[0])
+    ]
 
 
 def _unpaired(
@@ -147,16 +166,17 @@ def _straddling(cases: Iterable[Case], folder: Path) -> list[Problem]:
 
 def _pictures(folder: Path) -> tuple[Mapping[str, Path], list[Problem]]:
     files = _files(folder) if folder.is_dir() else []
-    what = f"is of no known type; convert it to one of {', '.join(READERS)}, or remove it"
-    pictures, duplicates = _by_stem([path for path in files if readable(path)])
-    return pictures, [*(Problem(path, what) for path in files if not readable(path)), *duplicates]
+    what = f"is of no known type; convert it to one of {', '.join((*READERS, *SUFFIXES))}, or remove it"
+    known = [path for path in files if readable(path) or is_volume(path)]
+    pictures, duplicates = _by_stem(known)
+    return pictures, [*(Problem(path, what) for path in files if path not in known), *duplicates]
 
 
 def _by_stem(files: Iterable[Path]) -> tuple[Mapping[str, Path], list[Problem]]:
     pictures: dict[str, Path] = {}
     problems = []
     for path in files:
-        name = normalised_name(path.stem)
+        name = normalised_name(volume_stem(path) if is_volume(path) else path.stem)
         if name in pictures:
             other = pictures[name].name
             problems.append(

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from ttdg.data.readers import read_image
 from ttdg.data.sites import Case, Site
+from ttdg.data.volumes.nifti import read_geometry
 
 Order = Literal["site", "volume", "shuffled-volume"]
 """How images come:
@@ -32,7 +33,7 @@ class Volume:
 
 def volume_of(image: tuple[Site, Case]) -> tuple[str, str]:
     """Return the site and the name of the volume that an image is a slice of."""
-    return image[0].name, image[1].patient
+    return image[0].name, image[1].volume or image[1].patient
 
 
 def ordered(images: Images, order: Order, seed: int | None) -> list[tuple[Site, Case]]:
@@ -93,7 +94,8 @@ def voxel_spacing(cases: Sequence[Case], size: int) -> tuple[float, float, float
     ((z, pixel),) = known if len(known) == 1 else {(None, None)}
     if z is None or pixel is None:
         return None
-    height, width = read_image(cases[0].image).shape[:2]
+    path = cases[0].image
+    height, width = read_image(path).shape[:2] if cases[0].slice is None else read_geometry(path).shape[1:]
     return z, pixel[0] * height / size, pixel[1] * width / size
 
 
