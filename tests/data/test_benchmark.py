@@ -17,7 +17,8 @@ GREYS = np.arange(256, dtype=np.uint8)[None]
 
 def test_the_built_in_benchmarks_are_the_documented_ones():
     assert builtin_benchmarks() == (
-        "fundus", "polyp", "prostate", "prostate-nifti", "synthetic-fundus", "synthetic-polyp", "vessels",
+        "fundus", "polyp", "prostate", "prostate-nifti", "synthetic-fundus", "synthetic-polyp", "synthetic-prostate",
+        "vessels",
     )  # fmt: skip
     fundus, polyp = load_benchmark("fundus"), load_benchmark("polyp")
     assert fundus.labels == ("background", "rim", "cup")

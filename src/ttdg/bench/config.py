@@ -42,8 +42,8 @@ class _Strict(BaseModel):
 class Synthetic(_Strict):
     """Synthetic hospitals, drawn for the run, so that no data set is needed."""
 
-    variant: Literal["fundus", "polyp"] = "fundus"
-    cases: Positive = 12
+    variant: Literal["fundus", "polyp", "prostate"] = "fundus"
+    cases: Positive = 12  # images of each hospital, or volumes
     size: Annotated[StrictInt, Field(ge=32)] = 64
     seed: StrictInt = 0
 

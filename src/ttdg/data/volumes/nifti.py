@@ -137,11 +137,12 @@ def _turn(affine: Float[np.ndarray, "4 4"]) -> Float[np.ndarray, "3 2"]:
 def _open(path: Path) -> Any:
     """Open a file without reading its voxels."""
     import nibabel
+    from nibabel.filebasedimages import ImageFileError
 
     try:
         file: Any = nibabel.load(path)
         affine = file.affine
-    except (nibabel.filebasedimages.ImageFileError, *DAMAGE) as error:
+    except (ImageFileError, *DAMAGE) as error:
         raise UserError(f"{path} cannot be read as NIfTI ({error}); copy or export it again") from None
     if len(file.shape) < 3 or any(side != 1 for side in file.shape[3:]):
         raise UserError(f"{path} has the shape {file.shape} instead of three axes; save one volume in a file")
