@@ -1,5 +1,6 @@
 """The shipped experiments keep the source models of their records; what every method is offered when it is tuned."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,11 +8,13 @@ import yaml
 
 from ttdg.adaptation import METHODS, checked, defaults
 from ttdg.bench import execute
+from ttdg.bench.config import read_config
 from ttdg.bench.folder import RunFolder
 from ttdg.bench.jobs import Training, key_of
+from ttdg.bench.plan import plan_jobs
 from ttdg.bench.rows import recipe_of_job
 from ttdg.bench.run_file import read_run
-from ttdg.data import Sources
+from ttdg.data import Sources, find_benchmark_folder, find_sites, load_benchmark, summarise_data
 from ttdg.evaluation.search_space import configurations
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +52,17 @@ def test_a_recorded_job_trains_with_the_recipe_it_was_recorded_with(monkeypatch,
     (recipe,) = received
     assert recipe.average == 0
     assert recipe.to_dict() == {**job.recipe, "encoder_weights": None}
+
+
+@pytest.mark.parametrize("name", ["prostate", "vessels"])
+def test_experiments_on_real_data_name_a_built_in_benchmark_and_plan_the_sites_they_find(name):
+    if not os.environ.get("TTDG_DATA"):
+        pytest.skip("TTDG_DATA is not set; the real images are not part of the repository")
+    config = read_config(ROOT / "experiments" / f"{name}.yaml")
+    root = find_benchmark_folder(None, config.benchmark)
+    data = summarise_data(load_benchmark(config.benchmark), find_sites(root))
+    planned = plan_jobs(config, data)
+    assert {entry.experiment for entry in planned.entries} == {each.name for each in config.experiments}
 
 
 @pytest.mark.parametrize("name", ["source-fundus", "source-polyp", "parts", "smoke"])

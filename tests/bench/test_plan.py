@@ -24,7 +24,8 @@ def test_a_key_says_what_a_job_is_and_survives_json(planned):
 def test_any_change_of_what_matters_is_another_key(planned):
     job = scorings(planned())[0]
     for change in ({"seed": 9}, {"batch": 9}, {"stream": "offline"}, {"options": {"a": 1}}, {"cases": "held-out"},
-                   {"sites": {"west": "other"}}, {"defaults": {"lr": "1"}}, {"training": "x"}):  # fmt: skip
+                   {"sites": {"west": "other"}}, {"order": "volume"}, {"defaults": {"lr": "1"}},
+                   {"training": "x"}):  # fmt: skip
         assert key_of(replace(job, **change)) != key_of(job)
 
 

@@ -32,7 +32,7 @@ def test_jobs_that_were_there_before_tuning_keep_their_keys(planned):
         fields = asdict(job)
         kind = "score" if isinstance(job, Scoring) else "train"
         if kind == "score":
-            later = {"tuning": None, "views": "plain", "learn": "all"}
+            later = {"tuning": None, "views": "plain", "learn": "all", "order": "site"}
             assert {name: fields.pop(name) for name in later} == later
         if kind == "train":
             later = {"points": 40, "sampling": 4, "edges": 0.0, "tau": 0.1}

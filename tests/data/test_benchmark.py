@@ -16,7 +16,10 @@ GREYS = np.arange(256, dtype=np.uint8)[None]
 
 
 def test_the_built_in_benchmarks_are_the_documented_ones():
-    assert builtin_benchmarks() == ("fundus", "polyp", "synthetic-fundus", "synthetic-polyp")
+    assert builtin_benchmarks() == (
+        "fundus", "polyp", "prostate", "prostate-nifti", "synthetic-fundus", "synthetic-polyp", "synthetic-prostate",
+        "vessels",
+    )  # fmt: skip
     fundus, polyp = load_benchmark("fundus"), load_benchmark("polyp")
     assert fundus.labels == ("background", "rim", "cup")
     assert fundus.regions == {"disc": (1, 2), "cup": (2,)}
@@ -26,13 +29,21 @@ def test_the_built_in_benchmarks_are_the_documented_ones():
     assert load_benchmark("synthetic-fundus").size == load_benchmark("synthetic-polyp").size == 128
 
 
-@pytest.mark.parametrize("name", ["fundus", "polyp", "synthetic-fundus", "synthetic-polyp"])
+@pytest.mark.parametrize("name", builtin_benchmarks())
 def test_a_benchmark_survives_json_and_yaml(name: str, tmp_path: Path):
     benchmark = load_benchmark(name)
     assert Benchmark.from_dict(json.loads(json.dumps(benchmark.to_dict()))) == benchmark
     (tmp_path / "benchmark.yaml").write_text(yaml.safe_dump(benchmark.to_dict()))
     assert load_benchmark(None, tmp_path) == benchmark
     assert load_benchmark(tmp_path / "benchmark.yaml") == benchmark
+
+
+def test_a_benchmark_of_images_is_described_as_before_there_were_volumes():
+    """The description is part of the keys of all trainings."""
+    for name in builtin_benchmarks():
+        assert ("volumes" in load_benchmark(name).to_dict()) == load_benchmark(name).volumes
+    assert load_benchmark("prostate").volumes
+    assert not load_benchmark("polyp").volumes
 
 
 def test_a_threshold_separates_the_grey_values():
@@ -78,7 +89,10 @@ MISTAKES = {
     "a label unknown to a region": ({"regions": {"disc": ["rm"]}}, "region 'disc'.*did you mean 'rim'"),
     "a label no grey stands for": ({"mask": {0: "cup", 1: "rim"}}, "stands for background"),
     "a label named twice": ({"labels": ["rim", "rim", "cup"]}, "named only once"),
-    "an unknown normalisation": ({"normalisation": "z"}, "'minmax' or 'imagenet'"),
+    "an unknown normalisation": (
+        {"normalisation": "z"},
+        "'minmax', 'imagenet', 'zscore' or 'clipped-zscore'",
+    ),
     "a size in words": ({"size": "large"}, "size: .*integer"),
     "no region": ({"regions": {}}, "regions: .*at least 1"),
 }

@@ -40,6 +40,16 @@ def test_a_constant_image_becomes_zeros(value: float):
     assert not normalise(torch.full((2, 3, 4, 4), value), "minmax").any()
 
 
+@settings(max_examples=30, deadline=None)
+@given(images, st.floats(0.2, 1), st.floats(0, 1))
+def test_zscore_gives_mean_0_and_variance_1_and_undoes_brightness_and_contrast(batch, scale, shift):
+    normal = normalise(batch, "zscore")
+    np.testing.assert_allclose(normal.numpy().mean((1, 2, 3)), 0, atol=1e-5)
+    np.testing.assert_allclose(normal.numpy().var((1, 2, 3)), 1, atol=1e-4)
+    torch.testing.assert_close(normalise(scale * batch + shift, "zscore"), normal, atol=1e-3, rtol=0)
+    assert not normalise(torch.full((1, 3, 4, 4), scale), "zscore").abs().gt(1e-4).any()
+
+
 def test_imagenet_statistics_are_those_of_imagenet():
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     at_mean = mean[None, :, None, None].expand(1, 3, 2, 2)

@@ -1,5 +1,6 @@
 """Listing of sites and folders, and splits that depend on patients only."""
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,12 @@ def test_a_table_gives_patient_split_and_spacing(make_site):
     assert [c.patient for c in cases] == ["p1", "p1", "case2", "case3"]
     assert [c.split for c in cases] == [None, None, "test", None]
     assert [c.spacing for c in cases] == [(0.5, 0.25), None, None, None]
+
+
+def test_a_table_gives_the_distance_of_slices(make_site):
+    table = "case,spacing_y,spacing_x,spacing_z\ncase0,0.5,0.5,3.6\ncase1,,,\n"
+    cases = find_sites(make_site("a", 2, table=table))["a"].cases
+    assert [c.slice_spacing for c in cases] == [3.6, None]
 
 
 def test_a_site_without_a_folder_of_masks_has_cases_without_masks(make_site):
@@ -106,6 +113,7 @@ TABLES = {
     "an unknown split": ("case,split\ncase0,trian", "line 2 has the split 'trian'; write train or test"),
     "half a spacing": ("case,spacing_y,spacing_x\ncase0,1,", "line 2 has the spacing '1' × ''"),
     "a spacing of nothing": ("case,spacing_y,spacing_x\ncase0,0,1", "line 2 has the spacing '0' × '1'"),
+    "a distance of slices that is none": ("case,spacing_z\ncase0,-1", "line 2 has the spacing_z '-1'"),
     "a patient on both sides": (
         "case,patient,split\ncase0,p,train\ncase1,p,test",
         "patient 'p' the same split",
@@ -187,13 +195,61 @@ def test_a_split_is_a_partition_in_which_no_patient_straddles(cases: list[Case],
     assert not {c.patient for c in train} & {c.patient for c in held_out}
 
 
+def by_hash_alone(cases: list[Case], fraction: float, salt: str) -> set[Case]:
+    """The rule of all published splits: a patient is held out if 64 bits of a hash fall below the fraction."""
+    out = set()
+    for each in cases:
+        digest = hashlib.blake2b(
+            f"{salt}\0{each.patient}".encode(errors="surrogateescape"), digest_size=8
+        ).digest()
+        share = int.from_bytes(digest, "big") / 2**64
+        if each.split == "test" or (each.split is None and share < fraction):
+            out.add(each)
+    return out
+
+
 @settings(max_examples=60, deadline=None)
 @given(frames, frames, st.randoms(use_true_random=False))
-def test_a_split_does_not_depend_on_order_or_additions(cases: list[Case], more: list[Case], random):
+def test_a_split_does_not_depend_on_order_or_on_additions_where_the_hash_holds_someone_out(
+    cases: list[Case], more: list[Case], random
+):
     _, held_out = split(cases)
-    mixed = [*cases, *more]
-    random.shuffle(mixed)
-    assert set(held_out) == set(split(mixed)[1]) & set(cases)
+    shuffled = random.sample(cases, len(cases))
+    assert set(split(shuffled)[1]) == set(held_out)
+    if by_hash_alone(cases, 0.2, ""):
+        mixed = random.sample([*cases, *more], len(cases) + len(more))
+        assert set(held_out) == set(split(mixed)[1]) & set(cases)
+
+
+sides = st.sampled_from([None, "train", "test"])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.text(max_size=6), sides), max_size=30), st.floats(0, 1), st.text(max_size=3))
+def test_every_split_that_holds_someone_out_is_that_of_the_hash(drawn, fraction: float, salt: str):
+    cases = [case(name, number, side) for number, (name, side) in enumerate(drawn)]
+    expected = by_hash_alone(cases, fraction, salt)
+    if expected or fraction == 0 or len({c.patient for c in cases}) < 2:
+        assert set(split(cases, fraction, salt)[1]) == expected
+
+
+@settings(max_examples=100, deadline=None)
+@given(patients, st.floats(0.001, 1), st.text(max_size=3))
+def test_one_patient_is_held_out_wherever_there_are_two_and_the_hash_takes_none(names, fraction, salt):
+    cases = [case(name, number) for name in names for number in range(2)]
+    train, held_out = split(cases, fraction, salt)
+    if len(names) > 1 and not by_hash_alone(cases, fraction, salt):
+        assert len({c.patient for c in held_out}) == 1
+        assert len(held_out) == 2
+        assert train
+    assert len(names) == 1 or held_out
+
+
+def test_a_table_that_trains_on_everyone_is_kept():
+    cases = [case(str(n), side="train") for n in range(5)]
+    assert split(cases) == (tuple(cases), ())
+    free = case("free")
+    assert split([*cases, free])[1] == (free,)
 
 
 def test_the_split_is_the_same_on_every_machine():

@@ -97,3 +97,9 @@ def test_images_other_than_those_of_training_raise(sources):
     other = {"east": {**sources.provenance["east"], "fingerprint": "0"}}
     with pytest.raises(UserError, match="site 'east' holds 10 cases that are not those"):
         check_provenance(sources.provenance, other)
+
+
+def test_another_number_of_held_out_cases_than_in_training_raises(sources):
+    whole = {"east": {**sources.provenance["east"], "held_out": 0}}
+    with pytest.raises(UserError, match=r"but 0 when the model was trained.*train the model again"):
+        check_provenance(sources.provenance, whole)

@@ -22,6 +22,7 @@ from ttdg.errors import UserError, suggestion
 ProtocolName = Literal["leave-one-out", "single-to-each", "single-to-mixture", "fixed-source", "ceiling"]
 StreamName = Literal["online", "episodic", "continual", "offline", "folder"]
 LearnRule = Literal["all", "one-per-patient", "one-per-scene"]
+OrderName = Literal["site", "volume", "shuffled-volume"]
 ViewsName = Literal["plain", "flips", "scales"]
 Names = list[StrictStr]
 Positive = Annotated[StrictInt, Field(ge=1)]
@@ -41,8 +42,8 @@ class _Strict(BaseModel):
 class Synthetic(_Strict):
     """Synthetic hospitals, drawn for the run, so that no data set is needed."""
 
-    variant: Literal["fundus", "polyp"] = "fundus"
-    cases: Positive = 12
+    variant: Literal["fundus", "polyp", "prostate"] = "fundus"
+    cases: Positive = 12  # images of each hospital, or volumes
     size: Annotated[StrictInt, Field(ge=32)] = 64
     seed: StrictInt = 0
 
@@ -103,6 +104,9 @@ class Experiment(_Strict):
     seeds: list[StrictInt] | None = None
     tuned: bool = False  # rows without options get options chosen by `tune`, for each split of sites
     shuffle: bool = True  # shuffle images by the seed: neighbouring frames of video sites are near-duplicates
+    order: OrderName = (
+        "site"  # by volume: a batch holds slices of one volume, and `shuffle` shuffles the volumes
+    )
     surfaces: bool = False  # also measure HD95 and ASSD
     instances: bool = (
         False  # also measure the official code's instance-only Dice, reported separately from Dice

@@ -105,9 +105,11 @@ def score_job(job: Scoring, folder: RunFolder) -> tuple[dict[str, Any], list[Row
     """Score a method on its targets; return the metadata and the rows of the record."""
     start = time.perf_counter()
     opened = open_scoring(job, folder)
+    benchmark = opened.model.card.benchmark
     result = evaluate(
-        opened.adapter, opened.targets, job.stream, job.batch, opened.model.card.benchmark.regions,  # type: ignore[arg-type]
-        memory=METHODS[job.method].memory, measure=measure_all(job.surfaces, job.instances),
+        opened.adapter, opened.targets, job.stream, job.batch, benchmark.regions,  # type: ignore[arg-type]
+        memory=METHODS[job.method].memory,
+        measure=measure_all(job.surfaces, job.instances, benchmark.volumes),
     )  # fmt: skip
     about = {
         **result.about,

@@ -16,7 +16,7 @@ LATER_RECIPE_FIELDS: Mapping[str, Any] = {"points": 40, "sampling": 4, "edges": 
 LATER_OPTIONS: Mapping[str, Mapping[str, str]] = {"universe": {"carrier": "'universe'", "agreeing": "False"}}
 
 # The same for fields of a scoring.
-LATER_SCORING_FIELDS: Mapping[str, Any] = {"tuning": None, "views": "plain", "learn": "all"}
+LATER_SCORING_FIELDS: Mapping[str, Any] = {"tuning": None, "views": "plain", "learn": "all", "order": "site"}
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ class Scoring:
     learn: str = (
         "all"  # images from which the folder stream learns; see `ttdg.data.image_cache.learning_images`
     )
+    order: str = "site"  # whether images come volume by volume; see `ttdg.data.volumes.grouping.Order`
 
 
 Job = Training | Fitting | Tuning | Scoring

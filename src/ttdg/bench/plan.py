@@ -86,7 +86,7 @@ def _expand(
                     model.training, variant.method, variant.options, variant.default_options(), targets,
                     prints[targets], stream, batch, seed, experiment.cases, experiment.limit, experiment.shuffle,
                     experiment.surfaces, experiment.instances, model.fittings, tuning, variant.views,
-                    experiment.learn if METHODS[variant.method].memory else "all",
+                    experiment.learn if METHODS[variant.method].memory else "all", experiment.order,
                 )  # fmt: skip
                 names = "+".join(transfer.sources)
                 entry = TableEntry(experiment.name, experiment.protocol, variant.label, names, key_of(job))

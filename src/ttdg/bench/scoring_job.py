@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -12,8 +12,9 @@ from ttdg.adaptation import METHODS, Adapter, build_adapter, seed_all
 from ttdg.bench.folder import RunFolder
 from ttdg.bench.jobs import Scoring
 from ttdg.checkpoints import Model, load, load_parts, read_card
-from ttdg.data import Benchmark
+from ttdg.data import Benchmark, complete_volumes
 from ttdg.data.image_cache import ImageOrder, learning_images, ordered_images, target_batches
+from ttdg.data.volumes.grouping import Order, batched
 from ttdg.evaluation.streams import Answer, TargetStream, answers
 from ttdg.evaluation.tuned_options import chosen
 
@@ -47,21 +48,35 @@ def open_scoring(job: Scoring, folder: RunFolder) -> OpenScoring:
     """Load the model and its parts, order the images, and build the adapter."""
     model = open_model(job.training, job.fittings, folder)
     options = {**job.options, **(chosen(folder.tuned(job.tuning)) if job.tuning else {})}
+    order = cast(Order, job.order)
     orders = {
         target.name: ordered_images(
             target.sites, folder.data, held_out=job.cases == "held-out",
-            shuffle=job.seed if job.shuffle else None, limit=job.limit,
+            shuffle=job.seed if job.shuffle else None, limit=job.limit, order=order,
         )
         for target in job.targets
     }  # fmt: skip
     benchmark, device = model.card.benchmark, next(model.network.parameters()).device
-    read = partial(target_batches, benchmark=benchmark, fingerprints=job.sites, size=job.batch, device=device)
+    read = partial(
+        target_batches,
+        benchmark=benchmark,
+        fingerprints=job.sites,
+        size=job.batch,
+        device=device,
+        order=order,
+    )
     targets = [
         TargetStream(
             name,
             [(site.name, case.name) for site, case in images],
             partial(read, images),
-            partial(read, learning_images(images, job.learn, benchmark, job.sites)),
+            partial(
+                read,
+                learning_images(images, job.learn, benchmark, job.sites),
+                order=order if job.learn == "all" else "site",
+            ),
+            len(list(batched(images, job.batch, order))),
+            complete_volumes(images, benchmark.size, spacing=job.surfaces) if benchmark.volumes else (),
         )
         for name, images in orders.items()
     ]

@@ -33,8 +33,8 @@ def check_command(
 @app.command("synth")
 def synth_command(
     out: Annotated[Path, typer.Argument(help="Folder to write.", callback=output_folder)],
-    variant: Annotated[str, typer.Option(help="fundus or polyp.")] = "fundus",
-    cases: Annotated[int, typer.Option(min=1, help="Images of each site.")] = 100,
+    variant: Annotated[str, typer.Option(help="fundus, polyp, or prostate (volumes).")] = "fundus",
+    cases: Annotated[int, typer.Option(min=1, help="Images of each site, or volumes.")] = 100,
     size: Annotated[
         int, typer.Option(min=32, help="Side of the images, and of the network's input, in pixels.")
     ] = 128,

@@ -64,6 +64,13 @@ def evaluate_command(
     shuffle: Annotated[
         int, typer.Option(help="Seed of the images' order; -1 keeps the order of names.")
     ] = -1,
+    order: Annotated[
+        str,
+        typer.Option(
+            help="site: all images in one order. volume, shuffled-volume: a batch holds slices of one volume, "
+            "neighbours or any."
+        ),
+    ] = "site",
     surfaces: Annotated[bool, typer.Option(help="Also HD95 and ASSD.")] = False,
     out: Annotated[
         Path | None,
@@ -87,6 +94,7 @@ def evaluate_command(
     from ttdg.adaptation import METHODS, effective_views
     from ttdg.checkpoints import load
     from ttdg.cli.progress import progress_bar
+    from ttdg.data import ORDERS
     from ttdg.evaluation.site import Setting, evaluate_site
     from ttdg.evaluation.tuned_options import choices_for
     from ttdg.report.terminal import scores_table, summarise
@@ -94,6 +102,8 @@ def evaluate_command(
     effective_views(METHODS["source"], views)
     if stream not in STREAMS:
         raise UserError(f"--stream is {', '.join(STREAMS)}, not {stream!r}")
+    if order not in ORDERS:
+        raise UserError(f"--order is {', '.join(ORDERS)}, not {order!r}")
     if cases not in ("all", "held-out"):
         raise UserError(f"--cases is all or held-out, not {cases!r}")
     given, loaded = parse_settings(settings), load(model, choose_device(device))
@@ -107,7 +117,12 @@ def evaluate_command(
         each: all_options(each, searched[each].options if each in searched else {}, given) for each in methods
     }
     if out is not None:
-        _check_folder(out, loaded.card.sha256, options, {"cases": cases, "shuffled": shuffle >= 0})
+        _check_folder(
+            out,
+            loaded.card.sha256,
+            options,
+            {"cases": cases, "shuffled": shuffle >= 0, "order": order},
+        )
     notes = (
         trained_at_note(wanted, loaded.card.sources),
         tuned_batch_note(searched, given, batch),
@@ -128,7 +143,8 @@ def evaluate_command(
             with progress_bar(f"{each} on {name}", len(chosen.cases)) as progress:
                 result = evaluate_site(
                     loaded, chosen, described, setting, options=options[each], held_out=cases == "held-out",
-                    shuffle=shuffle >= 0, surfaces=surfaces, workers=workers, progress=progress,
+                    shuffle=shuffle >= 0, order=order, surfaces=surfaces,  # type: ignore[arg-type]
+                    workers=workers, progress=progress,
                 )  # fmt: skip
             evaluations.append(result)
             if out is not None:
@@ -153,7 +169,7 @@ def _check_folder(
         other = ""
         if about["model"] != model:
             other = "another model"
-        elif {name: about.get(name) for name in images} != images:
+        elif {name: {"order": "site", **about}.get(name) for name in images} != images:
             other = "another choice or order of images"
         elif about["options"] != options.get(about["method"], about["options"]):
             other = f"{about['method']} with other options"

@@ -32,7 +32,7 @@ from ttdg.data.readers import READERS, Reader, read_image, read_mask
 # Random training cases, balanced over the sites.
 from ttdg.data.sampling import balanced_indices
 
-# How images are normalised: "minmax" or "imagenet".
+# How images are normalised: "minmax", "imagenet", "zscore" or "clipped-zscore".
 from ttdg.data.schema import Normalisation
 
 # Listing sites and folders, and splitting cases by patient.
@@ -44,8 +44,12 @@ from ttdg.data.sources import Sources, check_provenance, load_sources
 # Operations on batches of images.
 from ttdg.data.transforms import augment, normalise
 
+# The volumes of a stream of slices, and orders of slices.
+from ttdg.data.volumes.grouping import ORDERS, Order, Volume, complete_volumes, ordered
+
 __all__ = [
     "AUGMENTATIONS",
+    "ORDERS",
     "READERS",
     "Arrays",
     "AugmentParameters",
@@ -57,18 +61,21 @@ __all__ = [
     "Exact",
     "Loaded",
     "Normalisation",
+    "Order",
     "Problem",
     "Reader",
     "Site",
     "SiteCheck",
     "Sources",
     "Threshold",
+    "Volume",
     "augment",
     "balanced_indices",
     "builtin_benchmarks",
     "check_benchmark",
     "check_provenance",
     "check_table",
+    "complete_volumes",
     "draw",
     "find_benchmark_folder",
     "find_sites",
@@ -80,6 +87,7 @@ __all__ = [
     "normalise",
     "open_folder",
     "open_pack",
+    "ordered",
     "pack_path",
     "pack_site",
     "read_image",

@@ -71,6 +71,7 @@ class Benchmark:
     regions: Regions  # structures to score, as unions of label indices
     normalisation: Normalisation
     size: int  # side of the network's square input, in pixels
+    volumes: bool = False  # the cases of a patient, sorted by name, are the slices of a volume
 
     def encode(self, mask: UInt8[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
         """Return the label indices of a mask's raw grey values. The array is read-only."""
@@ -104,6 +105,9 @@ class Benchmark:
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the benchmark's yaml file. All keys are strings, so that it can be stored as JSON."""
         regions = {name: [self.labels[label] for label in labels] for name, labels in self.regions.items()}
+        volumes = (
+            {"volumes": True} if self.volumes else {}
+        )  # left out, so that keys of jobs with images stay valid
         return {
             "name": self.name,
             "labels": list(self.labels),
@@ -111,6 +115,7 @@ class Benchmark:
             "regions": regions,
             "normalisation": self.normalisation,
             "size": self.size,
+            **volumes,
         }
 
     @classmethod
@@ -124,7 +129,9 @@ class Benchmark:
         else:
             encoding = Exact({value: index[label] for value, label in mask.items()})
         regions = {name: tuple(index[label] for label in labels) for name, labels in spec.regions.items()}
-        return cls(spec.name, tuple(spec.labels), encoding, regions, spec.normalisation, spec.size)
+        return cls(
+            spec.name, tuple(spec.labels), encoding, regions, spec.normalisation, spec.size, spec.volumes
+        )
 
 
 def builtin_benchmarks() -> tuple[str, ...]:

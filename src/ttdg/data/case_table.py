@@ -29,12 +29,15 @@ class CaseRow:
     patient: str | None = None
     split: str | None = None
     spacing: tuple[float, float] | None = None  # (y, x): height and width of a pixel in millimetres
+    slice_spacing: float | None = (
+        None  # between the centres of neighbouring slices of a volume, in millimetres
+    )
 
 
 def read_cases(path: Path) -> tuple[Mapping[str, CaseRow], tuple[Problem, ...]]:
     """Return the rows by case name, and the problems of the table. A missing file has no rows.
 
-    Columns other than case, patient, split, spacing_y and spacing_x are ignored.
+    Columns other than case, patient, split, spacing_y, spacing_x and spacing_z are ignored.
     """
     if not path.is_file():
         return {}, ()
@@ -63,7 +66,9 @@ def _row(line: Mapping[str, str | None]) -> CaseRow:
     split, y, x = _text(line, "split"), _text(line, "spacing_y"), _text(line, "spacing_x")
     if split and split not in SPLITS:
         raise ValueError(f"has the split {split!r}; write {' or '.join(SPLITS)}, or leave it empty")
-    return CaseRow(_text(line, "patient") or None, split or None, _spacing(y, x) if y or x else None)
+    spacing = _spacing(y, x) if y or x else None
+    z = _text(line, "spacing_z")
+    return CaseRow(_text(line, "patient") or None, split or None, spacing, _length(z) if z else None)
 
 
 def _text(line: Mapping[str, str | None], column: str) -> str:
@@ -77,9 +82,16 @@ def normalised_name(name: str) -> str:
 
 def _spacing(y: str, x: str) -> tuple[float, float]:
     try:
-        spacing = float(y), float(x)
-        if all(0 < side < float("inf") for side in spacing):
-            return spacing
+        return _length(y), _length(x)
+    except ValueError:
+        what = f"has the spacing {y!r} × {x!r}; write millimetres in both columns, or leave both empty"
+        raise ValueError(what) from None
+
+
+def _length(text: str) -> float:
+    try:
+        if 0 < (length := float(text)) < float("inf"):
+            return length
     except ValueError:
         pass
-    raise ValueError(f"has the spacing {y!r} × {x!r}; write millimetres in both columns, or leave both empty")
+    raise ValueError(f"has the spacing_z {text!r}; write millimetres, or leave it empty")

@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from ttdg.data.benchmark import Benchmark
-from ttdg.data.loading import labels_of
-from ttdg.data.readers import read_image, read_mask
+from ttdg.data.loading import case_image, case_mask, labels_of
 from ttdg.data.sites import Case, scan_site, site_folders, split
 from ttdg.data.threads import ordered_map
 from ttdg.errors import UserError
@@ -133,8 +132,7 @@ def _check_case(case: Case, benchmark: Benchmark) -> _CaseCheck:
             problems.append(str(error))
             return None
 
-    image = attempt(read_image, case.image)
-    mask = None if case.mask is None else attempt(read_mask, case.mask)
+    image, mask = attempt(case_image, case, benchmark.normalisation), attempt(case_mask, case)
     labels = None if image is None or mask is None else attempt(labels_of, mask, image, case, benchmark)
     values = np.zeros(0, np.uint8) if labels is None else labels.ravel()
     pixels = np.bincount(values, minlength=len(benchmark.labels))

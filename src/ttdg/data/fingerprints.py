@@ -22,10 +22,11 @@ def fingerprint(cases: Iterable[Case], quick: bool = False, workers: int | None 
         if path is not None
     )
     digest = hashlib.sha256()
-    for (name, part, _), future in ordered_map(
-        lambda file: _identity(file[2], quick), files, workers, ahead=256
-    ):
-        digest.update(f"{name}\0{part}\0{future.result()}\n".encode(errors="surrogateescape"))
+    paths = dict.fromkeys(path for _, _, path in files)  # the slices of a volume share a file
+    found = ordered_map(lambda path: _identity(path, quick), paths, workers, ahead=256)
+    identity = {path: future.result() for path, future in found}
+    for name, part, path in files:
+        digest.update(f"{name}\0{part}\0{identity[path]}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()
 
 

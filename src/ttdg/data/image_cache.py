@@ -1,6 +1,5 @@
 """The images of a target in their order, decoded once and kept for the next job of the same process."""
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from ttdg.data.benchmark import Benchmark
 from ttdg.data.loading import Arrays, subset, to_batch
 from ttdg.data.packing import load_site
 from ttdg.data.sites import Case, Site, find_sites, split
+from ttdg.data.volumes.grouping import Order, batched, ordered
 from ttdg.types import Batch
 
 SITES_KEPT = 6  # decoded sites that a process keeps
@@ -25,7 +25,13 @@ _kept: dict[tuple[Path, str, str], tuple[Arrays, Mapping[str, int]]] = {}
 
 
 def ordered_images(
-    names: Sequence[str], data: Path, *, held_out: bool, shuffle: int | None, limit: int | None
+    names: Sequence[str],
+    data: Path,
+    *,
+    held_out: bool,
+    shuffle: int | None,
+    limit: int | None,
+    order: Order = "site",
 ) -> ImageOrder:
     """Return the images of the sites of a target in the order of its stream.
 
@@ -35,15 +41,14 @@ def ordered_images(
         held_out: Take only the fifth of each site that no model was trained on.
         shuffle: Seed of the order; None keeps the order of the files.
         limit: Number of images to keep; None keeps all.
+        order: Whether the images come volume by volume.
     """
     images: list[tuple[Site, Case]] = []
     sites = find_sites(data, names)
     for name in names:
         cases = split(sites[name].cases)[1] if held_out else sites[name].cases
         images += [(sites[name], case) for case in cases]
-    if shuffle is not None:
-        random.Random(shuffle).shuffle(images)
-    return images[:limit]
+    return ordered(images, order, shuffle)[:limit]
 
 
 def learning_images(
@@ -85,13 +90,17 @@ def different_scenes(images: UInt8[Tensor, "n c h w"]) -> list[int]:
 
 
 def target_batches(
-    images: ImageOrder, benchmark: Benchmark, fingerprints: Mapping[str, str], size: int, device: torch.device
+    images: ImageOrder,
+    benchmark: Benchmark,
+    fingerprints: Mapping[str, str],
+    size: int,
+    device: torch.device,
+    order: Order = "site",
 ) -> Iterator[Batch]:
     """Yield the images as batches. The fingerprints of the sites keep stale decoded images from being used."""
     sites = {site.name: site for site, _ in images}
     decoded = {name: _decoded(site, benchmark, fingerprints[name]) for name, site in sites.items()}
-    for start in range(0, len(images), size):
-        part = images[start : start + size]
+    for part in batched(images, size, order):
         rows = [(decoded[site.name][0], decoded[site.name][1][case.name]) for site, case in part]
         pixels = torch.stack([arrays.images[row] for arrays, row in rows])
         masks = torch.stack([arrays.masks[row] for arrays, row in rows if arrays.masks is not None])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from ttdg.data.schema import Normalisation
 from ttdg.data.sites import Case
 from ttdg.data.threads import ordered_map
 from ttdg.data.transforms import normalise
+from ttdg.data.volumes.nifti import image_slice, mask_slice
 from ttdg.errors import UserError
 from ttdg.types import Batch
 
@@ -75,11 +77,14 @@ def subset(arrays: Arrays, cases: Sequence[Case]) -> Arrays:
 def stream(
     cases: Sequence[Case],
     benchmark: Benchmark,
-    batch_size: int,
+    batch_size: int | Sequence[int],
     workers: int | None = None,
     device: torch.device | str = "cpu",
 ) -> Iterator[Loaded]:
-    """Yield batches in the order of `cases`. Threads read at most two batches ahead."""
+    """Yield batches in the order of `cases`. Threads read at most two batches ahead.
+
+    `batch_size` is the size of all batches, or the size of each.
+    """
     all_have_masks(cases)
     for items in read_batches(cases, lambda case: read_case(case, benchmark), batch_size, workers):
         masks = [labels for _, (_, labels) in items if labels is not None]
@@ -94,7 +99,7 @@ def stream(
 def read_batches(
     cases: Sequence[Case],
     read: Callable[[Case], R],
-    batch_size: int,
+    batch_size: int | Sequence[int],
     workers: int | None = None,
     on_error: Callable[[Case, UserError], None] | None = None,
 ) -> Iterator[list[tuple[Case, R]]]:
@@ -104,16 +109,19 @@ def read_batches(
     its batch. Without `on_error` the error is raised.
     """
     batch: list[tuple[Case, R]] = []
-    for case, future in ordered_map(read, cases, workers, ahead=2 * batch_size):
+    given = [batch_size] if isinstance(batch_size, int) else batch_size
+    sizes = chain(given, repeat(max(given)))
+    size = next(sizes)
+    for case, future in ordered_map(read, cases, workers, ahead=2 * max(given)):
         try:
             batch.append((case, future.result()))
         except UserError as error:
             if on_error is None:
                 raise
             on_error(case, error)
-        if len(batch) == batch_size:
+        if len(batch) == size:
             yield batch
-            batch = []
+            batch, size = [], next(sizes)
     if batch:
         yield batch
 
@@ -128,12 +136,30 @@ def read_case(
     case: Case, benchmark: Benchmark
 ) -> tuple[UInt8[np.ndarray, "3 s s"], UInt8[np.ndarray, "s s"] | None]:
     """Return the image and the labels of a case at the network's input size."""
-    image = read_image(case.image)
-    labels = None if case.mask is None else labels_of(read_mask(case.mask), image, case, benchmark)
+    image, mask = case_image(case, benchmark.normalisation), case_mask(case)
+    labels = None if mask is None else labels_of(mask, image, case, benchmark)
     square = (benchmark.size, benchmark.size)
     if labels is not None and labels.shape != square:
         labels = np.asarray(Image.fromarray(labels).resize(square, Image.Resampling.NEAREST))
     return to_network_size(image, benchmark.size), labels
+
+
+def case_image(case: Case, how: Normalisation) -> UInt8[np.ndarray, "h w 3"]:
+    """Return the image of a case: an image file, or a slice of a volume."""
+    if case.slice is not None:
+        return image_slice(case.image, case.slice, clip=how == "clipped-zscore")
+    if how == "clipped-zscore":
+        raise UserError(
+            f"{case.image} is no volume, whose intensities `clipped-zscore` would limit; use the normalisation zscore"
+        )
+    return read_image(case.image)
+
+
+def case_mask(case: Case) -> UInt8[np.ndarray, "h w"] | None:
+    """Return the raw values of the mask of a case, if it has one."""
+    if case.mask is None:
+        return None
+    return read_mask(case.mask) if case.slice is None else mask_slice(case.mask, case.slice, case.image)
 
 
 def to_network_size(image: UInt8[np.ndarray, "h w 3"], size: int) -> UInt8[np.ndarray, "3 size size"]:

@@ -104,4 +104,5 @@ def _same_data(metadata: dict[str, str], site: Site) -> bool:
 def _meaning(benchmark: Benchmark) -> str:
     """Return the entries of the benchmark that determine the packed bytes."""
     fields = benchmark.to_dict()
-    return json.dumps({name: fields[name] for name in ("labels", "mask", "size")}, sort_keys=True)
+    clipped = ("normalisation",) if benchmark.normalisation == "clipped-zscore" else ()
+    return json.dumps({name: fields[name] for name in ("labels", "mask", "size", *clipped)}, sort_keys=True)

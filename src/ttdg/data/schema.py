@@ -17,7 +17,7 @@ from pydantic import (
 
 from ttdg.errors import UserError, suggestion
 
-Normalisation = Literal["minmax", "imagenet"]
+Normalisation = Literal["minmax", "imagenet", "zscore", "clipped-zscore"]
 
 KINDS = ("by threshold", "by value")  # the two ways to encode labels in a mask
 MAX_LABELS = 255  # a label index is a byte, and one value is reserved for "no label"
@@ -55,6 +55,7 @@ class BenchmarkSpec(_Strict):
     regions: Annotated[dict[StrictStr, Annotated[list[StrictStr], Field(min_length=1)]], Field(min_length=1)]
     normalisation: Normalisation
     size: Annotated[StrictInt, Field(ge=8, le=8192)]
+    volumes: bool = False
 
     @model_validator(mode="after")
     def _labels_agree(self) -> "BenchmarkSpec":

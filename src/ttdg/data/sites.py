@@ -3,11 +3,12 @@
 import hashlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ttdg.data.case_table import CaseRow, Problem, normalised_name, read_cases
 from ttdg.data.readers import READERS, readable
+from ttdg.data.volumes.nifti import SUFFIXES, is_volume, read_geometry, volume_stem
 from ttdg.errors import UserError, suggestion
 
 JUNK = ("thumbs.db", "desktop.ini")  # files of file managers; names that start with a dot are also ignored
@@ -23,6 +24,9 @@ class Case:
     patient: str  # the name of the case if the site's table names no patient
     split: str | None = None  # "train" or "test" if the site's table fixes it
     spacing: tuple[float, float] | None = None  # (y, x) in millimetres
+    slice_spacing: float | None = None  # along z, in millimetres, if the case is a slice of a volume
+    volume: str | None = None  # name of the volume file that the case is a slice of
+    slice: int | None = None  # number of the slice in this file, from the feet to the head
 
 
 @dataclass(frozen=True)
@@ -70,15 +74,20 @@ def split(
     """Split cases by patient into (train, held out).
 
     The hash of a patient's name and `salt` decides the side. The split is therefore the same on every machine
-    and in any order, stays the same when cases are added, and keeps all images of a patient together. The
-    held-out share equals `fraction` only on average. A split that the site's table fixes is kept.
+    and in any order, and keeps all images of a patient together. The held-out share equals `fraction` only on
+    average. A split that the site's table fixes is kept.
+
+    If the hash holds out nobody and there are at least two patients, the one with the smallest hash is held out.
+    Otherwise the split stays the same when cases are added. A `fraction` of 0 holds out nobody.
     """
-    train: list[Case] = []
-    held_out: list[Case] = []
-    for case in cases:
-        out = case.split == "test" if case.split else _share(case.patient, salt) < fraction
-        (held_out if out else train).append(case)
-    return tuple(train), tuple(held_out)
+    listed = list(cases)
+    out = [case.split == "test" if case.split else _share(case.patient, salt) < fraction for case in listed]
+    free = {case.patient for case in listed if case.split is None}
+    if not any(out) and free and fraction > 0 and len({case.patient for case in listed}) > 1:
+        chosen = min(free, key=lambda patient: (_share(patient, salt), patient))
+        out = [case.patient == chosen for case in listed]
+    pairs = list(zip(listed, out, strict=True))
+    return tuple(case for case, held in pairs if not held), tuple(case for case, held in pairs if held)
 
 
 def site_folders(root: Path) -> dict[str, Path]:
@@ -99,16 +108,33 @@ def site_folders(root: Path) -> dict[str, Path]:
 
 
 def scan_site(folder: Path) -> tuple[Site, tuple[Problem, ...]]:
-    """Return a site and the problems of its file names and its table. No image is opened."""
+    """Return a site and the problems of its file names and its table. Of files, only headers of volumes are read."""
     images, image_problems = _pictures(folder / "images")
     masks, mask_problems = _pictures(folder / "masks")
     rows, row_problems = read_cases(folder / "cases.csv")
     problems = [*image_problems, *mask_problems, *row_problems, *_unpaired(folder, images, masks, rows)]
-    cases = []
+    cases: list[Case] = []
     for name in sorted(images):
         row = rows.get(name, CaseRow())
-        cases.append(Case(name, images[name], masks.get(name), row.patient or name, row.split, row.spacing))
+        mask, patient = masks.get(name), row.patient or name
+        case = Case(name, images[name], mask, patient, row.split, row.spacing, row.slice_spacing)
+        try:
+            cases += _slices_of(case) if is_volume(case.image) else [case]
+        except UserError as error:
+            problems.append(Problem(case.image, str(error).removeprefix(f"{case.image} ")))
     return Site(folder.name, tuple(cases)), (*problems, *_straddling(cases, folder))
+
+
+def _slices_of(case: Case) -> list[Case]:
+    """Return the slices of a volume file as cases; their spacing is that of the file."""
+    if case.mask is not None and not is_volume(case.mask):
+        raise UserError(f"{case.image} is a volume, but its mask {case.mask.name} is not; save both as NIfTI")
+    geometry = read_geometry(case.image)
+    z, *pixel = geometry.spacing
+    whole = replace(case, volume=case.name, spacing=(pixel[0], pixel[1]), slice_spacing=z)
+    return [
+        replace(whole, name=f"{case.name}_{number:04}", slice=number) for number in range(geometry.shape[0])
+    ]
 
 
 def _unpaired(
@@ -140,16 +166,17 @@ def _straddling(cases: Iterable[Case], folder: Path) -> list[Problem]:
 
 def _pictures(folder: Path) -> tuple[Mapping[str, Path], list[Problem]]:
     files = _files(folder) if folder.is_dir() else []
-    what = f"is of no known type; convert it to one of {', '.join(READERS)}, or remove it"
-    pictures, duplicates = _by_stem([path for path in files if readable(path)])
-    return pictures, [*(Problem(path, what) for path in files if not readable(path)), *duplicates]
+    what = f"is of no known type; convert it to one of {', '.join((*READERS, *SUFFIXES))}, or remove it"
+    known = [path for path in files if readable(path) or is_volume(path)]
+    pictures, duplicates = _by_stem(known)
+    return pictures, [*(Problem(path, what) for path in files if path not in known), *duplicates]
 
 
 def _by_stem(files: Iterable[Path]) -> tuple[Mapping[str, Path], list[Problem]]:
     pictures: dict[str, Path] = {}
     problems = []
     for path in files:
-        name = normalised_name(path.stem)
+        name = normalised_name(volume_stem(path) if is_volume(path) else path.stem)
         if name in pictures:
             other = pictures[name].name
             problems.append(

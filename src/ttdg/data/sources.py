@@ -51,10 +51,10 @@ def load_sources(
 def check_provenance(
     provenance: Mapping[str, Mapping[str, Any]], trained_on: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Raise if a site's files differ from those the model was trained on.
+    """Raise if a site's files, or the number of cases held out, differ from those of the model's training.
 
-    With other files the split would differ, and held-out images might have been trained on. Sites without a recorded
-    fingerprint pass.
+    With other files or another split, held-out images might have been trained on. Sites without a recorded fingerprint
+    pass.
     """
     for site, data in provenance.items():
         expected = trained_on.get(site, {}).get("fingerprint")
@@ -63,4 +63,10 @@ def check_provenance(
                 f"site {site!r} holds {data['cases']} cases that are not those the model was trained on "
                 f"({trained_on[site].get('cases', 'unknown')} cases, another fingerprint); "
                 "use the data folder the model was trained from, or choose other source sites"
+            )
+        recorded = trained_on.get(site, {}).get("held_out")
+        if recorded is not None and recorded != data.get("held_out", recorded):
+            raise UserError(
+                f"site {site!r} holds out {data['held_out']} cases, but {recorded} when the model was trained: this "
+                "version splits it in another way, so held-out cases were trained on; train the model again"
             )

@@ -19,13 +19,18 @@ Masks = Int[Tensor, "b h w"] | UInt8[Tensor, "b h w"]
 
 
 def normalise(images: Float[Tensor, "b 3 h w"], how: Normalisation) -> Float[Tensor, "b 3 h w"]:
-    """Normalise images in [0, 1] by ImageNet's statistics, or each image by its own minimum and maximum.
+    """Normalise images in [0, 1] by ImageNet's statistics, or each image by its own.
 
-    `minmax` uses one minimum and maximum for all channels, which keeps the colours. A range below one grey level
-    counts as one grey level, so that a constant image becomes zeros.
+    `minmax` maps the minimum and maximum of an image to 0 and 1, and `zscore` gives it mean 0 and variance 1. Both use
+    one pair of numbers for all channels, which keeps the colours. A range, or a standard deviation, below one grey
+    level counts as one grey level, so that a constant image becomes zeros. `clipped-zscore` is `zscore` for volumes,
+    whose intensities were limited when their file was read (`ttdg.data.volumes.nifti`).
     """
     if how == "imagenet":
         return images.sub(_per_channel(IMAGENET_MEAN, images)).div_(_per_channel(IMAGENET_STD, images))
+    if how in ("zscore", "clipped-zscore"):
+        variance, mean = torch.var_mean(images, (1, 2, 3), correction=0, keepdim=True)
+        return images.sub(mean).div_(variance.sqrt().clamp(min=1 / 255))
     low = images.amin((1, 2, 3), keepdim=True)
     high = images.amax((1, 2, 3), keepdim=True)
     return images.sub(low).div_((high - low).clamp(min=1 / 255))

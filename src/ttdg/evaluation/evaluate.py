@@ -45,9 +45,10 @@ def evaluate(
     with counted_passes() as passes:
         rows, seconds = score_streams(adapter, targets, stream, regions, memory=memory, measure=measure)
     sizes = [len(target.images) for target in targets]
+    counts = [target.batch_count or -(-len(target.images) // batch) for target in targets]
     about = {
         "images": sum(sizes),
-        "batches": sum(-(-size // batch) for size in sizes),
+        "batches": sum(counts),
         "forwards": passes.forwards,
         "backwards": passes.backwards,
         "counts": dict(adapter.counts) if isinstance(adapter, Counting) else {},

@@ -23,7 +23,7 @@ from ttdg.files import atomic_file
 FORMAT = 1  # of records; another format changes every job key
 COLUMNS = ("target", "site", "case", "region", "metric", "value")
 SUFFIX = ".csv.gz"
-PERCENT = ("dice", "alignment", "alignment_max", "structure", "instance_dice")  # shares, shown in percent
+PERCENT = ("dice", "alignment", "alignment_max", "structure", "instance_dice", "volume_dice")  # shares
 Row = tuple[str, str, str, str, str, float]
 DAMAGE = (
     OSError,
@@ -37,6 +37,10 @@ DAMAGE = (
 
 SETTING = ("method", "stream", "batch", "seed")
 METRICS = ("dice", "alignment", "structure", "hd95", "assd", "seconds")
+VOLUME_METRICS = (
+    "volume_dice",
+    *(f"volume_{name}_{unit}" for unit in ("voxels", "mm") for name in ("hd95", "assd")),
+)
 
 
 def row_label(method: str, views: str) -> str:
@@ -99,16 +103,22 @@ def _damaged(path: Path, error: Exception) -> UserError:
 
 
 def write_wide(path: Path, records: Iterable[tuple[Mapping[str, Any], Sequence[Row]]]) -> int:
-    """Write a csv for people: one line per image and region with all metrics; return the number of lines."""
-    lines = [line for about, rows in records for line in _wide(about, rows)]
+    """Write a csv for people: one line per image and region with all metrics; return the number of lines.
+
+    Volumes, if any, have lines of their own, and a column for each of their metrics.
+    """
+    records = list(records)
+    found = {row[4] for _, rows in records for row in rows}
+    metrics = (*METRICS, *(metric for metric in VOLUME_METRICS if metric in found))
+    lines = [line for about, rows in records for line in _wide(about, rows, metrics)]
     with atomic_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("site", "case", "region", *SETTING, *METRICS))
+        writer.writerow(("site", "case", "region", *SETTING, *metrics))
         writer.writerows(lines)
     return len(lines)
 
 
-def _wide(about: Mapping[str, Any], rows: Sequence[Row]) -> Iterator[list[Any]]:
+def _wide(about: Mapping[str, Any], rows: Sequence[Row], metrics: Sequence[str]) -> Iterator[list[Any]]:
     """Yield one line per image and region, in the order of the rows."""
     images: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
     for _, site, case, region, metric, value in rows:
@@ -119,5 +129,5 @@ def _wide(about: Mapping[str, Any], rows: Sequence[Row]) -> Iterator[list[Any]]:
         common = regions.pop("", {})
         for region, values in regions.items():
             measured = {**common, **values}
-            numbers = [as_text(measured.get(metric, float("nan"))) for metric in METRICS]
+            numbers = [as_text(measured.get(metric, float("nan"))) for metric in metrics]
             yield [site, case, region, *(setting[name] for name in SETTING), *numbers]

@@ -11,7 +11,8 @@ from torch import Tensor
 from ttdg.adaptation import Adapter
 from ttdg.evaluation.records import Row
 from ttdg.evaluation.streams import Answer, Stream, TargetStream, answers
-from ttdg.metrics import dice, region_masks, region_probabilities, score, surface_scores
+from ttdg.evaluation.volume_scoring import VolumeScorer
+from ttdg.metrics import dice, region_masks, region_probabilities, score_regions, surface_scores
 from ttdg.metrics.published_variants import instance_dice
 from ttdg.types import Regions
 
@@ -19,26 +20,35 @@ TOGETHER = 32  # images scored in one call; a GPU idles while Python scores smal
 HALF = 128  # index of the first threshold k/255 that is at least 0.5
 
 Measure = Callable[[Tensor, Tensor, Regions], dict[str, Tensor]]
-"""(logits, labels, regions) → metric → values (images, regions); `curve` has a third axis of 256 thresholds."""
+"""(logits, labels, regions) → metric → values (images, regions).
+
+`curve` has a third axis of 256 thresholds. If volumes are scored, there are also the masks
+`prediction` and `truth` (images, regions, height, width).
+"""
 
 
-def measure_all(surfaces: bool = False, instances: bool = False) -> Measure:
-    """Return the measure of a benchmark: Dice, E_φ and S_α, and on request surface distances and instance Dice."""
+def measure_all(surfaces: bool = False, instances: bool = False, volumes: bool = False) -> Measure:
+    """Return the measure of a benchmark: Dice, E_φ and S_α, and on request surface distances and instance Dice.
+
+    With `volumes` it also returns the masks, from which volumes are scored.
+    """
 
     def measure(logits: Tensor, labels: Tensor, regions: Regions) -> dict[str, Tensor]:
-        scores = score(logits, labels, regions)
+        probabilities, truth = region_probabilities(logits, regions), region_masks(labels, regions)
+        scores = score_regions(probabilities, truth)
         values = {
             "dice": scores.dice,
             "alignment": scores.alignment[..., HALF],
             "structure": scores.structure,
         }
-        if surfaces or instances:
-            probabilities, truth = region_probabilities(logits, regions), region_masks(labels, regions)
-            if surfaces:
-                distances = surface_scores(probabilities >= 0.5, truth)
-                values |= {"hd95": distances.hd95, "assd": distances.assd}
-            if instances:
-                values |= _instances(probabilities, truth)
+        prediction = probabilities >= 0.5
+        if surfaces:
+            distances = surface_scores(prediction, truth)
+            values |= {"hd95": distances.hd95, "assd": distances.assd}
+        if instances:
+            values |= _instances(probabilities, truth)
+        if volumes:
+            values |= {"prediction": prediction, "truth": truth}
         return values | {"curve": scores.alignment}
 
     return measure
@@ -83,6 +93,7 @@ class Scorer:
         self.waiting: list[Answer] = []
         self.curve: Tensor | None = None  # float64 sum of the E_φ curves over images
         self.scored = 0
+        self.volumes = VolumeScorer(target, regions)
 
     def add(self, answer: Answer) -> list[Row]:
         """Queue an answer; return the rows of all queued answers once there are enough of them."""
@@ -102,7 +113,7 @@ class Scorer:
         queued, self.waiting = self.waiting, []
         logits = torch.cat([answer.logits for answer in queued])
         labels = torch.cat([answer.labels for answer in queued])
-        metrics = self._measured(logits, labels)
+        metrics, masks = self._measured(logits, labels)
         names = [case for answer in queued for case in answer.cases]
         per_image = [_per_image(answer, i) for answer in queued for i in range(len(answer.cases))]
         for number, (name, extra) in enumerate(zip(names, per_image, strict=True)):
@@ -113,15 +124,22 @@ class Scorer:
                     yield self.target.name, site, case, region, metric, value
             for metric, number_of_image in extra.items():
                 yield self.target.name, site, case, "", metric, number_of_image
+            if masks:
+                yield from self.volumes.add(
+                    site, case, (masks[0][number], masks[1][number]), surfaces="hd95" in metrics
+                )
 
-    def _measured(self, logits: Tensor, labels: Tensor) -> dict[str, list[list[float]]]:
-        """Return metric → image → region, and add the E_φ curves to their sum."""
+    def _measured(
+        self, logits: Tensor, labels: Tensor
+    ) -> tuple[dict[str, list[list[float]]], tuple[Tensor, ...]]:
+        """Return metric → image → region, and the masks if there are any; add the E_φ curves to their sum."""
         values = self.measure(logits, labels, self.regions)
         if (curves := values.pop("curve", None)) is not None:
             total = curves.double().sum(0)
             self.curve = total if self.curve is None else self.curve + total
         self.scored += len(labels)
-        return {name: value.double().tolist() for name, value in values.items()}
+        masks = tuple(values.pop(name) for name in ("prediction", "truth") if name in values)
+        return {name: value.double().tolist() for name, value in values.items()}, masks
 
 
 def _per_image(answer: Answer, index: int) -> Mapping[str, float]:

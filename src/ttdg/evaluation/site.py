@@ -1,6 +1,5 @@
 """One method on one site, from image files to records."""
 
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -10,7 +9,8 @@ from torch import Tensor
 
 from ttdg.adaptation import METHODS, build_adapter, seed_all
 from ttdg.checkpoints import Model, ModelCard
-from ttdg.data import Benchmark, Case, Site, split, stream
+from ttdg.data import Benchmark, Case, Order, Site, complete_volumes, ordered, split, stream
+from ttdg.data.volumes.grouping import batched
 from ttdg.errors import UserError
 from ttdg.evaluation.evaluate import Evaluation, evaluate
 from ttdg.evaluation.scoring import measure_all
@@ -39,6 +39,7 @@ def evaluate_site(
     options: Mapping[str, Any] | None = None,
     held_out: bool = False,
     shuffle: bool = False,
+    order: Order = "site",
     surfaces: bool = False,
     workers: int | None = None,
     progress: Callable[[int], None] = lambda done: None,
@@ -55,6 +56,7 @@ def evaluate_site(
         held_out: Score only the fifth of the site that no model was trained on.
         shuffle: Shuffle the images by the seed. Video sites hold runs of near-identical frames, which make the
             statistics of a batch those of one frame.
+        order: Whether the images come volume by volume; `shuffle` then shuffles the volumes.
         surfaces: Also measure HD95 and ASSD, which cost more than all other metrics.
         workers: Threads that read images.
         progress: Called with the number of images answered so far.
@@ -69,18 +71,20 @@ def evaluate_site(
         raise UserError(
             f"site {site.name!r} has images without masks; scoring needs them, so put them into its folder masks"
         )
-    if shuffle:
-        random.Random(setting.seed).shuffle(cases)
+    images = ordered([(site, case) for case in cases], order, setting.seed if shuffle else None)
     device = next(model.network.parameters()).device
     readable = benchmark_for_model(model.card, benchmark)
+    sizes = [len(part) for part in batched(images, setting.batch, order)]
     target = TargetStream(
         site.name,
-        [(site.name, case.name) for case in cases],
-        lambda: device_batches(device, cases, readable, setting.batch, workers, progress),
+        [(site.name, case.name) for _, case in images],
+        lambda: device_batches(device, [case for _, case in images], readable, sizes, workers, progress),
+        batch_count=len(sizes),
+        volumes=complete_volumes(images, readable.size, spacing=surfaces) if readable.volumes else (),
     )
     seed_all(setting.seed)
     adapter = build_adapter(model, setting.method, options or {}, setting.views)
-    score = measure_all(surfaces)
+    score = measure_all(surfaces, volumes=readable.volumes)
 
     def measure(logits: Tensor, labels: Tensor, regions: Regions) -> dict[str, Tensor]:
         answered(logits)
@@ -92,6 +96,7 @@ def evaluate_site(
     )  # fmt: skip
     about = {
         **asdict(setting), "cases": "held-out" if held_out else "all", "shuffled": shuffle,
+        "order": order,
         "model": model.card.sha256, "options": dict(options or {}),
     }  # fmt: skip
     return Evaluation({**about, **result.about}, result.rows)
@@ -101,7 +106,7 @@ def device_batches(
     device: torch.device,
     cases: Sequence[Case],
     benchmark: Benchmark,
-    size: int,
+    size: int | Sequence[int],
     workers: int | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Iterator[Batch]:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ttdg.adaptation import Adapter, FrozenPredictor, SelfAssessing, SiteLearner
 from ttdg.adaptation.adapter import Images, Progress
+from ttdg.data import Volume
 from ttdg.types import Batch
 
 Stream = Literal["online", "episodic", "continual", "offline", "folder"]
@@ -37,6 +38,8 @@ class TargetStream:
     learning: Callable[[], Iterable[Batch]] | None = (
         None  # what the stream `folder` learns; None: all batches
     )
+    batch_count: int | None = None  # None: all batches but the last have the size of the evaluation
+    volumes: Sequence[Volume] = ()  # those that are scored as volumes; their slices are among the images
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,11 @@ Surface distances, in pixels or physical units:
 - `hd95_pooled`: 95th percentile of both directions together (as medpy)
 - `assd`: average symmetric surface distance
 
+Whole volumes:
+
+- `volume_dice`: Dice over all voxels of a volume
+- `volume_surface_scores`: surface distances in three dimensions, in voxels or millimetres
+
 `ttdg.metrics.published_variants` holds the E and S of other papers, for comparison with their tables only.
 """
 
@@ -32,6 +37,7 @@ from ttdg.metrics.regions import region_masks, region_probabilities
 from ttdg.metrics.scores import Means, Scores, aggregate, score, score_regions
 from ttdg.metrics.structure import structure
 from ttdg.metrics.surface import SurfaceScores, assd, hd95, hd95_pooled, surface_scores
+from ttdg.metrics.volume import volume_dice, volume_surface_scores
 
 __all__ = [
     "Means",
@@ -50,4 +56,6 @@ __all__ = [
     "score_regions",
     "structure",
     "surface_scores",
+    "volume_dice",
+    "volume_surface_scores",
 ]

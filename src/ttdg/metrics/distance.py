@@ -1,4 +1,4 @@
-"""Exact Euclidean distances between sets of pixels, for many images at once."""
+"""Exact Euclidean distances between sets of pixels or voxels, for many images or volumes at once."""
 
 from dataclasses import dataclass
 
@@ -42,30 +42,33 @@ def pooled_distances(first: Distances, second: Distances) -> Distances:
 
 
 def distances(
-    pixels: Bool[Tensor, "n h w"], targets: Bool[Tensor, "n h w"], spacing: Float[Tensor, "n 2"]
+    pixels: Bool[Tensor, "n *shape"], targets: Bool[Tensor, "n *shape"], spacing: Float[Tensor, "n k"]
 ) -> Distances:
     """Distance from each of an image's `pixels` to the nearest of its `targets`; infinite if it has no targets.
 
-    The squared distance is the minimum, over the rows y', of (distance to a target within row y')² + (y - y')². The
-    computation is therefore one scan along the rows, then one image column per pixel. `spacing` is the height and width
-    of a pixel.
+    The squared distance is the minimum, over the rows y', of (distance to a target within row y')² + |y - y'|². The
+    computation is therefore one scan along the rows, then all rows at one column per pixel. A row of a volume has two
+    coordinates, that of an image one. `spacing` is the side of a pixel along each axis.
     """
-    within = _distance_within_rows(targets).mT.contiguous()  # n w h: a column is contiguous
-    owner, y, x = pixels.nonzero(as_tuple=True)
-    rows = torch.arange(pixels.shape[1], dtype=spacing.dtype, device=spacing.device)
-    squared = [
-        ((rows - j[:, None]) * spacing[i, :1])
-        .square_()
-        .add_((within[i, k] * spacing[i, 1:]).square_())
-        .amin(1)
-        for i, j, k in slices(owner, y, x, pixels=len(rows))
-    ]
-    return Distances(torch.cat(squared).sqrt_(), owner, owner.bincount(minlength=len(pixels)))
+    *across, width = pixels.shape[1:]
+    within = _distance_within_rows(targets).reshape(len(targets), -1, width).mT.contiguous()
+    owner, *position, x = pixels.nonzero(as_tuple=True)
+    axes = [torch.arange(side, dtype=spacing.dtype, device=spacing.device) for side in across]
+    rows = [axis.flatten() for axis in torch.meshgrid(*axes, indexing="ij")]  # coordinates of every row
+
+    def squared(i: Tensor, k: Tensor, *coordinates: Tensor) -> Tensor:
+        total = ((rows[0] - coordinates[0][:, None]) * spacing[i, :1]).square_()
+        for axis in range(1, len(rows)):
+            total.add_(((rows[axis] - coordinates[axis][:, None]) * spacing[i, axis, None]).square_())
+        return total.add_((within[i, k] * spacing[i, -1:]).square_()).amin(1)
+
+    parts = [squared(*part) for part in slices(owner, x, *position, pixels=len(rows[0]))]
+    return Distances(torch.cat(parts).sqrt_(), owner, owner.bincount(minlength=len(pixels)))
 
 
-def _distance_within_rows(targets: Bool[Tensor, "n h w"]) -> Float[Tensor, "n h w"]:
+def _distance_within_rows(targets: Bool[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
     """Distance, in pixels, to the nearest target in the same row."""
-    x = torch.arange(targets.shape[2], dtype=torch.float32, device=targets.device)
-    left = x - x.where(targets, -torch.inf).cummax(2).values
-    right = x.where(targets, torch.inf).flip(2).cummin(2).values.flip(2) - x
+    x = torch.arange(targets.shape[-1], dtype=torch.float32, device=targets.device)
+    left = x - x.where(targets, -torch.inf).cummax(-1).values
+    right = x.where(targets, torch.inf).flip(-1).cummin(-1).values.flip(-1) - x
     return torch.minimum(left, right)

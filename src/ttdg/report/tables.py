@@ -19,9 +19,14 @@ SCORES: Mapping[str, str] = {
     "structure": "S_α",
     "hd95": "HD95, pixels",
     "assd": "ASSD, pixels",
+    "volume_dice": "Dice per volume",
+    "volume_hd95_voxels": "HD95 per volume, voxels",
+    "volume_assd_voxels": "ASSD per volume, voxels",
+    "volume_hd95_mm": "HD95 per volume, mm",
+    "volume_assd_mm": "ASSD per volume, mm",
     "instance_dice": "instance-only Dice of the official code (not Dice: what is missed does not count)",
 }
-LOWER_IS_BETTER = ("hd95", "assd")
+LOWER_IS_BETTER = tuple(name for name in SCORES if "hd95" in name or "assd" in name)
 Rivals = Mapping[
     str, str | None
 ]  # label → rows among which the best is marked; None: this row is never marked

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ttdg.data.transforms import IMAGENET_MEAN, IMAGENET_STD, normalise
 
-Normalised = Literal["minmax", "imagenet", "affine"]
+Normalised = Literal["minmax", "imagenet", "affine", "zscore"]  # states hold the position: append only
 TOLERANCE = 0.02  # by which an un-normalised pixel may leave [0, 1]
 
 
@@ -21,6 +21,7 @@ class ImageMemory:
 
     - `minmax`: every image spans exactly [0, 1]. Drawn images are normalised again after augmentation.
     - `imagenet`: subtracting and dividing by ImageNet's statistics leads from [0, 1] to the image.
+    - `zscore`: every image has mean 0 and variance 1. Drawn images are normalised again after augmentation.
     - `affine`: anything else. Each image is scaled by its own minimum and maximum, which are kept.
 
     Once `capacity` images are stored, a new image replaces a random one, so that the memory is a uniform sample of the
@@ -115,7 +116,7 @@ class ImageMemory:
         self, images: Float[Tensor, "n c h w"], rows: Int[Tensor, " n"]
     ) -> Float[Tensor, "n c h w"]:
         """Normalise images in [0, 1], possibly augmented, as the images that were stored."""
-        if self.normalised == "minmax" or self.normalised == "imagenet":
+        if self.normalised is not None and self.normalised != "affine":
             return normalise(images, self.normalised)
         low, high = (self.note(name, rows)[:, None, None, None] for name in ("low", "high"))
         return low + (high - low) * images
@@ -165,6 +166,9 @@ def recognise(images: Float[Tensor, "b c h w"]) -> Normalised:
     low, high = images.amin((1, 2, 3)), images.amax((1, 2, 3))
     if images.shape[1] == 3 and (low == 0).all() and ((high == 1) | (high == 0)).all():
         return "minmax"
+    variance, mean = torch.var_mean(images, (1, 2, 3), correction=0)
+    if images.shape[1] == 3 and (mean.abs() < 1e-3).all() and ((variance - 1).abs() < 1e-3).all():
+        return "zscore"
     if images.shape[1] == 3:
         raw = from_imagenet(images)
         if raw.min() >= -TOLERANCE and raw.max() <= 1 + TOLERANCE:

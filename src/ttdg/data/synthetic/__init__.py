@@ -1,4 +1,4 @@
-"""Synthetic images of five hospitals, drawn from a seed, in the variants `fundus` and `polyp`."""
+"""Synthetic images of five hospitals, drawn from a seed: `fundus`, `polyp`, and volumes of the `prostate`."""
 
 # The names of the hospitals, and the images of one as arrays.
 from ttdg.data.synthetic.cases import SITES, draw_site

@@ -9,6 +9,8 @@ from ttdg.data.synthetic.style import develop
 from ttdg.errors import UserError, suggestion
 
 SITES = tuple(FUNDUS)
+VOLUMES = "prostate"  # the variant whose cases are volumes
+VARIANTS = (*HOSPITALS, VOLUMES)
 SMALLEST = 32  # pixels; in smaller images a thin rim can disappear between pixel centres
 
 
@@ -17,6 +19,10 @@ def draw_site(
 ) -> tuple[UInt8[np.ndarray, "n size size 3"], UInt8[np.ndarray, "n size size"]]:
     """Return the first `count` images of a site and their label indices."""
     check_drawable(variant, site, count, size)
+    if variant == VOLUMES:
+        raise UserError(
+            f"the images of the variant {variant!r} are volumes; write them as a benchmark folder"
+        )
     images, masks = zip(*(draw_case(variant, site, case, size, seed) for case in range(count)), strict=True)
     return np.stack(images), np.stack(masks)
 
@@ -41,10 +47,10 @@ def patient_of(case: int) -> int:
 
 def check_drawable(variant: str, site: str, count: int, size: int) -> None:
     """Raise `UserError` if these arguments cannot be drawn."""
-    if variant not in HOSPITALS:
-        raise UserError(f"there is no synthetic variant {variant!r}{suggestion(variant, HOSPITALS)}")
-    if site not in HOSPITALS[variant]:
-        raise UserError(f"there is no synthetic site {site!r}{suggestion(site, HOSPITALS[variant])}")
+    if variant not in VARIANTS:
+        raise UserError(f"there is no synthetic variant {variant!r}{suggestion(variant, VARIANTS)}")
+    if site not in SITES:
+        raise UserError(f"there is no synthetic site {site!r}{suggestion(site, SITES)}")
     if count < 1:
         raise UserError(f"a site of {count} images cannot be drawn; choose at least 1")
     if size < SMALLEST:

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-from ttdg.data.benchmark import load_benchmark
-from ttdg.data.synthetic.cases import SITES, check_drawable, draw_case, patient_of
-from ttdg.data.synthetic.hospitals import HOSPITALS
+from ttdg.data.benchmark import Benchmark, load_benchmark
+from ttdg.data.synthetic.cases import SITES, VARIANTS, VOLUMES, check_drawable, draw_case, patient_of
+from ttdg.data.synthetic.prostate import SCANNERS, draw_volume
 from ttdg.errors import UserError
 from ttdg.files import atomic_folder, write_text
 
@@ -34,8 +34,8 @@ def write_benchmark(
 
     Args:
         out: Folder to write.
-        variant: `fundus` or `polyp`.
-        count: Number of images of each site.
+        variant: `fundus`, `polyp` or `prostate`.
+        count: Number of images of each site, or of volumes of the variant `prostate`.
         size: Side of the images in pixels, and of the network's input.
         seed: Seed of all random numbers.
         progress: Called after each image with the number of written images.
@@ -47,12 +47,15 @@ def write_benchmark(
     with atomic_folder(out) as folder:
         write_text(folder / "benchmark.yaml", description)
         for done, (site, case) in enumerate(product(SITES, range(count)), start=1):
-            image, labels = draw_case(variant, site, case, size, seed)
-            _save(folder / site / "images", _name(site, case), image)
-            _save(folder / site / "masks", _name(site, case), benchmark.decode(labels))
+            if variant == VOLUMES:
+                _save_volume(folder / site, case, size, seed, benchmark)
+            else:
+                image, labels = draw_case(variant, site, case, size, seed)
+                _save(folder / site / "images", _name(site, case), image)
+                _save(folder / site / "masks", _name(site, case), benchmark.decode(labels))
             if progress:
                 progress(done)
-        for site in SITES:
+        for site in SITES if variant != VOLUMES else ():  # each volume is a patient
             _write_table(folder / site, count)
     return out
 
@@ -67,7 +70,7 @@ def _replaceable(out: Path) -> bool:
         return not any(out.iterdir())
     text = description.read_text(encoding="utf-8")
     size = SIZE.search(text)
-    return size is not None and text in (_description(variant, int(size[1])) for variant in HOSPITALS)
+    return size is not None and text in (_description(variant, int(size[1])) for variant in VARIANTS)
 
 
 def _description(variant: str, size: int) -> str:
@@ -79,6 +82,28 @@ def _description(variant: str, size: int) -> str:
 def _save(folder: Path, name: str, pixels: UInt8[np.ndarray, "h w *c"]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).save(folder / f"{name}.png")
+
+
+def _save_volume(site: Path, case: int, size: int, seed: int, benchmark: Benchmark) -> None:
+    """Write a volume and its mask as NIfTI files, stored along the axes of the scanner."""
+    import nibabel
+    from nibabel import orientations
+
+    drawn = draw_volume(site.name, case, size, seed)
+    z, y, x = drawn.spacing
+    affine = np.diag(
+        [-x, -y, z, 1.0]
+    )  # voxel axes to the left, back and head; the world of NIfTI is right, front, head
+    turn = orientations.ornt_transform(
+        orientations.io_orientation(affine), orientations.axcodes2ornt(tuple(SCANNERS[site.name].axes))
+    )
+    for part, values in (
+        ("images", np.rint(drawn.values).astype(np.int16)),
+        ("masks", benchmark.greys[drawn.labels]),
+    ):
+        (site / part).mkdir(parents=True, exist_ok=True)
+        image = nibabel.Nifti1Image(values.transpose(2, 1, 0), affine).as_reoriented(turn)
+        nibabel.save(image, site / part / f"{_name(site.name, case)}.nii.gz")
 
 
 def _write_table(folder: Path, count: int) -> None:
