@@ -24,6 +24,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 
 from ttdg.data.bit_depth import GREY_MODES, has_high_bit_depth, read_high_bit_depth
+from ttdg.data.coverage import missing_pixels, page_count
+from ttdg.data.coverage.tiff import MOST_PAGES
 from ttdg.errors import UserError
 
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF")  # detected by content, not by suffix
@@ -40,7 +42,8 @@ def read_raster_image(file: BinaryIO, path: Path) -> UInt8[np.ndarray, "h w 3"]:
     """Return the image in 8-bit RGB, turned upright."""
     with _decoding(file, path) as picture:
         deep = has_high_bit_depth(picture)
-        ImageOps.exif_transpose(picture, in_place=True)  # also decodes the pixels
+        _decode(picture, file, path)
+        ImageOps.exif_transpose(picture, in_place=True)
         return read_high_bit_depth(picture, file, path) if deep else np.asarray(picture.convert("RGB"))
 
 
@@ -48,6 +51,7 @@ def read_raster_mask(file: BinaryIO, path: Path) -> UInt8[np.ndarray, "h w"]:
     """Return the raw grey values of a mask, turned upright like its image."""
     with _decoding(file, path) as picture:
         deep = has_high_bit_depth(picture)
+        _decode(picture, file, path)
         ImageOps.exif_transpose(picture, in_place=True)
         if deep:
             return _byte_values(picture, path)
@@ -79,8 +83,15 @@ def _check_header(picture: ImageFile, path: Path) -> None:
     """Refuse pictures that are too large or have several pages, before memory is allocated for the pixels."""
     if picture.width * picture.height > (Image.MAX_IMAGE_PIXELS or float("inf")):
         raise UserError(_too_large(path))
-    if picture.format != "MPO" and (pages := getattr(picture, "n_frames", 1)) > 1:
-        raise UserError(f"{path} holds {pages} pages instead of one; save each page as a separate file")
+    if picture.format != "MPO" and (pages := page_count(picture)) > 1:
+        count = f"at least {pages}" if pages == MOST_PAGES else pages
+        raise UserError(f"{path} holds {count} pages instead of one; save each page as a separate file")
+
+
+def _decode(picture: ImageFile, file: BinaryIO, path: Path) -> None:
+    """Decode the pixels; refuse a file that does not hold all of them."""
+    if reason := missing_pixels(picture, file):
+        raise UserError(f"{path} is truncated or damaged ({reason}); copy or export it again")
 
 
 def _byte_values(picture: ImageFile, path: Path) -> UInt8[np.ndarray, "h w"]:
