@@ -1,4 +1,4 @@
-"""Files that decode without an error although rows are missing are refused; complete files with the same look are not."""
+"""Files that decode without an error although rows are missing are refused; complete files that look alike are not."""
 
 import io
 import struct
@@ -60,7 +60,9 @@ def test_a_png_whose_data_end_early_is_refused(tmp_path: Path):
 def test_a_complete_png_with_black_rows_is_read(tmp_path: Path, mode: str):
     grey = BLACK_BELOW[..., 0]
     picture = (
-        Image.fromarray(grey.astype(np.uint16)) if mode == "I;16" else Image.fromarray(BLACK_BELOW).convert(mode)
+        Image.fromarray(grey.astype(np.uint16))
+        if mode == "I;16"
+        else Image.fromarray(BLACK_BELOW).convert(mode)
     )
     picture.save(tmp_path / "a.png")
     assert read_image(tmp_path / "a.png").shape == (48, 48, 3)
@@ -93,7 +95,13 @@ def test_a_jpeg_whose_data_end_early_is_refused(tmp_path: Path, keep: float, pro
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"progressive": True}, {"quality": 100, "subsampling": 0}, {"restart_marker_blocks": 2}, {"optimize": True}],
+    [
+        {},
+        {"progressive": True},
+        {"quality": 100, "subsampling": 0},
+        {"restart_marker_blocks": 2},
+        {"optimize": True},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("image", [SMOOTH, BLACK_BELOW, BLACK_BELOW[:45, :41], BLACK_BELOW[..., 0]])
@@ -133,7 +141,9 @@ def test_a_tiff_whose_header_claims_more_rows_is_refused(tmp_path: Path, compres
         read_image(path)
 
 
-@pytest.mark.parametrize("empty", [(0, 6912 // 3, 6912 // 3), (100, 100, 100)], ids=["empty strip", "short strips"])
+@pytest.mark.parametrize(
+    "empty", [(0, 6912 // 3, 6912 // 3), (100, 100, 100)], ids=["empty strip", "short strips"]
+)
 def test_a_tiff_with_strips_that_are_too_short_is_refused(tmp_path: Path, empty: tuple[int, ...]):
     path = tmp_path / "a.tif"
     tifffile.imwrite(path, SMOOTH, photometric="rgb", rowsperstrip=16)
