@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ttdg.checkpoints import ModelCard, save
 from ttdg.data import Arrays, Benchmark
-from ttdg.errors import UserError
+from ttdg.errors import UserError, suggestion
 from ttdg.networks import NetworkSpec, Segmenter, cuda_graph, level_channels, load_encoder
 from ttdg.prior import prior_for
 from ttdg.training.averaging import WeightAverage
@@ -82,7 +83,9 @@ def train(
         if fabric.is_global_zero and not last and (step % every == 0 or state.due()):
             state.save(learner, update.optimisers, step, update.average)
         if step % REPORT_EVERY == 0 or step % every == 0 or last:
-            on_progress(Progress(step, recipe.steps, torch.stack(losses).mean().item(), scores))
+            recent = torch.stack(losses)
+            _check_losses(recent, step, recipe, state)
+            on_progress(Progress(step, recipe.steps, recent.mean().item(), scores))
             losses.clear()
     card = ModelCard(network.spec, benchmark, provenance, recipe.to_dict(), scores)
     if fabric.is_global_zero:
@@ -91,6 +94,17 @@ def train(
         shutil.rmtree(state.folder, ignore_errors=True)  # the checkpoint replaces the saved state
     fabric.barrier()
     return card
+
+
+def _check_losses(losses: Float[Tensor, " n"], step: int, recipe: Recipe, state: State) -> None:
+    """Stop a training whose losses are mostly not finite; its saved state is of no use and is removed."""
+    if int(losses.isfinite().sum()) * 2 >= len(losses):
+        return
+    shutil.rmtree(state.folder, ignore_errors=True)
+    raise UserError(
+        f"the training diverged: up to step {step}, most losses are infinite or NaN; choose a learning rate below "
+        f"{recipe.lr:g}"
+    )
 
 
 def build_network(recipe: Recipe, labels: int) -> Segmenter:
@@ -108,6 +122,14 @@ def make_fabric(recipe: Recipe, accelerator: str = "auto", devices: int = 1) -> 
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+    if accelerator not in ("auto", "cpu", "cuda"):
+        raise UserError(
+            f"unknown accelerator {accelerator!r}{suggestion(accelerator, ('auto', 'cpu', 'cuda'))}"
+        )
+    if accelerator == "cuda" and not torch.cuda.is_available():
+        raise UserError("the accelerator 'cuda' is not available: PyTorch finds no GPU; use 'cpu' or 'auto'")
+    if devices < 1:
+        raise UserError(f"the number of processes must be 1 or more, not {devices}")
     processes = int(os.environ.get("WORLD_SIZE", devices))
     cuda = accelerator == "cuda" or (accelerator == "auto" and torch.cuda.is_available())
     bf16 = recipe.precision == "bf16" or (recipe.precision == "auto" and cuda)
