@@ -36,7 +36,7 @@ from ttdg.adaptation.adapter import (
     Method,
     SelfAssessing,
 )
-from ttdg.adaptation.unusable import spread, usable
+from ttdg.adaptation.unusable import spread_rows, usable
 from ttdg.errors import UserError, suggestion
 from ttdg.networks import batchnorm
 from ttdg.networks.capture import CaptureGuard
@@ -151,7 +151,7 @@ class AveragedAnswers(Adapter):
         if not rows.any():
             return own
         if not rows.all():
-            return spread(self._mean(own[rows], images[rows]), rows)
+            return spread_rows(self._mean(own[rows], images[rows]), rows)
         size = images.shape[2:]
         others = [view.inverse(self._answer(view(images)), size) for view in self.views[1:]]
         head: losses.Head = "sigmoid" if own.shape[1] == 1 else self.head

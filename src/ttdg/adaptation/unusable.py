@@ -1,6 +1,6 @@
 """Images that no method can use: values that are not finite, or so large that their squares lead to infinity.
 
-`guard` puts the same rule around every method: an unusable image never reaches it. The other images of the batch are
+`guarded` puts the same rule around every method: an unusable image never reaches it. The other images of the batch are
 answered as if the unusable one were absent, and memories and statistics do not see it. Its own answer is zero for every
 label, which claims nothing and gives an empty mask. A batch without such images is answered as without the rule.
 """
@@ -8,7 +8,6 @@ label, which claims nothing and gives an empty mask. A batch without such images
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
 from typing import Any
 
 import torch
@@ -26,35 +25,34 @@ def usable(images: Images) -> Bool[Tensor, " b"]:
     return (images.abs() <= LIMIT).flatten(1).all(1)  # false for NaN
 
 
-def spread(logits: Float[Tensor, "k l *hw"], rows: Bool[Tensor, " n"]) -> Float[Tensor, "n l *hw"]:
+def spread_rows(logits: Float[Tensor, "k l *hw"], rows: Bool[Tensor, " n"]) -> Float[Tensor, "n l *hw"]:
     """Return the logits of the chosen rows in their places, and zeros in all other rows."""
     everywhere = logits.new_zeros(len(rows), *logits.shape[1:])
     everywhere[rows] = logits
     return everywhere
 
 
-def guard(adapter: Adapter, source: nn.Module) -> Adapter:
-    """Keep unusable images away from an adapter, which stays the same object with the same abilities.
+def guarded(build: Callable[[], Adapter], source: nn.Module) -> Adapter:
+    """Build an adapter and keep unusable images away from it; it stays the same object with the same abilities.
 
     Args:
-        adapter: The adapter.
+        build: Builds the adapter.
         source: The source network, which is asked for the shape of its logits if a batch has no usable image.
     """
-    adapter.__class__ = _guarded(type(adapter))
-    adapter._source_network, adapter._rows = source, None  # type: ignore[attr-defined]
+    adapter: Any = build()
+    kind = type(adapter)
+    if kind not in _KINDS:  # a subclass whose methods that take images leave unusable ones out
+        names = [*ALWAYS, *(name for name in OPTIONAL if hasattr(kind, name))]
+        methods = {name: vars(_Guarded)[name] for name in names}
+        named = {name: getattr(kind, name) for name in ("__doc__", "__module__", "__qualname__")}
+        _KINDS[kind] = type(kind.__name__, (kind,), {**methods, **named, "_kind": kind})
+    adapter.__class__ = _KINDS[kind]
+    adapter._source_network, adapter._rows = source, None
     return adapter
 
 
-@cache
-def _guarded(kind: type) -> Any:
-    """Return a subclass whose methods that take images leave unusable ones out."""
-    methods: dict[str, Any] = {"__call__": _Guarded.__call__, "reset": _Guarded.reset}
-    methods |= {name: vars(_Guarded)[name] for name in OPTIONAL if hasattr(kind, name)}
-    own = {name: value for name, value in vars(_Guarded).items() if name in ("_around", "_nothing")}
-    named = {name: getattr(kind, name) for name in ("__doc__", "__module__", "__qualname__")}
-    return type(kind.__name__, (kind,), {**own, **methods, **named, "_kind": kind})
-
-
+_KINDS: dict[type, type] = {}  # class of adapters → the same class with the guard
+ALWAYS = ("__call__", "reset", "_around", "_nothing")
 OPTIONAL = ("predict_frozen", "learn", "assessment")
 
 
@@ -104,7 +102,7 @@ class _Guarded:
             return logits
         if len(rows):
             warnings.warn(_sentence(rows), RuntimeWarning, stacklevel=3)
-        logits = spread(answer(images[rows]), rows) if rows.any() else self._nothing(images)
+        logits = spread_rows(answer(images[rows]), rows) if rows.any() else self._nothing(images)
         self._rows = rows
         return logits
 

@@ -106,7 +106,7 @@ def _digest(tensors: Mapping[str, Shaped[Tensor, "..."]], metadata: Mapping[str,
     digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.contiguous().numpy())
+        digest.update(tensor.contiguous().numpy().data)
     return digest.hexdigest()
 
 

@@ -22,14 +22,18 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
+from PIL.TiffImagePlugin import TiffImageFile
 
 from ttdg.data.bit_depth import GREY_MODES, has_high_bit_depth, read_high_bit_depth
-from ttdg.data.coverage import missing_pixels, page_count
-from ttdg.data.coverage.tiff import MOST_PAGES
+from ttdg.data.coverage.jpeg import missing_in_jpeg
+from ttdg.data.coverage.png import missing_in_png
+from ttdg.data.coverage.tiff import MOST_PAGES, missing_in_tiff, page_count
 from ttdg.errors import UserError
 
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF")  # detected by content, not by suffix
 LOSSY = ("JPEG", "MPO")  # MPO is a JPEG of some cameras, followed by a second view
+
+JPEG_BLOCK, CORNER = 8, 4  # pixels
 
 # Pillow validates a file while decoding it, so a damaged file can raise almost any exception.
 DAMAGE = (
@@ -83,15 +87,42 @@ def _check_header(picture: ImageFile, path: Path) -> None:
     """Refuse pictures that are too large or have several pages, before memory is allocated for the pixels."""
     if picture.width * picture.height > (Image.MAX_IMAGE_PIXELS or float("inf")):
         raise UserError(_too_large(path))
-    if picture.format != "MPO" and (pages := page_count(picture)) > 1:
+    if picture.format != "MPO" and (pages := _pages(picture)) > 1:
         count = f"at least {pages}" if pages == MOST_PAGES else pages
         raise UserError(f"{path} holds {count} pages instead of one; save each page as a separate file")
 
 
+def _pages(picture: ImageFile) -> int:
+    return page_count(picture) if isinstance(picture, TiffImageFile) else getattr(picture, "n_frames", 1)
+
+
 def _decode(picture: ImageFile, file: BinaryIO, path: Path) -> None:
-    """Decode the pixels; refuse a file that does not hold all of them."""
-    if reason := missing_pixels(picture, file):
+    """Decode the pixels; refuse a file that does not hold all of them, as Pillow does not say so."""
+    reason = missing_in_tiff(picture) if isinstance(picture, TiffImageFile) else None
+    if reason is None:
+        picture.load()
+        reason = _missing_pixels(picture, file)
+    if reason is not None:
         raise UserError(f"{path} is truncated or damaged ({reason}); copy or export it again")
+
+
+def _missing_pixels(picture: ImageFile, file: BinaryIO) -> str | None:
+    """Return why a decoded PNG or JPEG is incomplete, or None.
+
+    - Missing rows of a PNG are zeros. If its last row is not, only an interlaced file can be incomplete.
+    - Missing blocks of a JPEG have one colour. If the end of the last block has several colours, only a progressive
+      file can be incomplete, which covers the frame many times. Colours of neighbours mix at the edges of a block.
+    """
+    width, height = picture.size
+    if picture.format == "PNG":
+        row = np.asarray(picture.crop((0, height - 1, width, height)))
+        return None if row.any() and "interlace" not in picture.info else missing_in_png(file)
+    if picture.format not in LOSSY:
+        return None
+    left, top = (max(side - CORNER, (side - 1) // JPEG_BLOCK * JPEG_BLOCK) for side in picture.size)
+    corner = np.asarray(picture.crop((left, top, width, height)))
+    several = bool((corner != corner[0, 0]).any()) and "progressive" not in picture.info
+    return None if several else missing_in_jpeg(picture, file)
 
 
 def _byte_values(picture: ImageFile, path: Path) -> UInt8[np.ndarray, "h w"]:

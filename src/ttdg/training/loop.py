@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from ttdg.checkpoints import ModelCard, save
@@ -84,7 +83,8 @@ def train(
             state.save(learner, update.optimisers, step, update.average)
         if step % REPORT_EVERY == 0 or step % every == 0 or last:
             recent = torch.stack(losses)
-            _check_losses(recent, step, recipe, state)
+            if int(recent.isfinite().sum()) * 2 < len(recent):
+                raise _diverged(step, recipe, state)
             on_progress(Progress(step, recipe.steps, recent.mean().item(), scores))
             losses.clear()
     card = ModelCard(network.spec, benchmark, provenance, recipe.to_dict(), scores)
@@ -96,12 +96,10 @@ def train(
     return card
 
 
-def _check_losses(losses: Float[Tensor, " n"], step: int, recipe: Recipe, state: State) -> None:
-    """Stop a training whose losses are mostly not finite; its saved state is of no use and is removed."""
-    if int(losses.isfinite().sum()) * 2 >= len(losses):
-        return
+def _diverged(step: int, recipe: Recipe, state: State) -> UserError:
+    """The error of a training whose losses are mostly not finite; its saved state is of no use and is removed."""
     shutil.rmtree(state.folder, ignore_errors=True)
-    raise UserError(
+    return UserError(
         f"the training diverged: up to step {step}, most losses are infinite or NaN; choose a learning rate below "
         f"{recipe.lr:g}"
     )

@@ -11,23 +11,13 @@ import numpy as np
 from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 
-BLOCK, CORNER = 8, 4  # colours of neighbouring blocks are mixed at the edges of a block
 STANDALONE = {0x01, *range(0xD0, 0xD8)}  # markers without a length: TEM and the restart markers
 START_OF_SCAN, END = 0xDA, 0xD9
 MORE = bytes((i * 73 + 41) % 251 for i in range(512))  # any data without the byte 0xFF
 
 
 def missing_in_jpeg(picture: ImageFile, file: BinaryIO) -> str | None:
-    """Return why blocks are missing from a decoded JPEG, or None.
-
-    A filled block has one colour. If the end of the last block has several, all blocks of a sequential file are there.
-    A progressive file covers the frame many times, and may lack details anywhere.
-    """
-    width, height = picture.size
-    left, top = (max(side - CORNER, (side - 1) // BLOCK * BLOCK) for side in picture.size)
-    corner = np.asarray(picture.crop((left, top, width, height)))
-    if "progressive" not in picture.info and (corner != corner[0, 0]).any():
-        return None
+    """Return why blocks are missing from a decoded JPEG, or None."""
     file.seek(0)
     data = file.read()
     end = _end_of_image(data)

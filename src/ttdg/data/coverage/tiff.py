@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from PIL.ImageFile import ImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
 MOST_PAGES = 100  # that are counted
@@ -12,10 +11,8 @@ TILE_WIDTH, TILE_LENGTH, TILES, TILE_BYTES = 322, 323, 324, 325
 UNCOMPRESSED, SEPARATE_PLANES, YCBCR = 1, 2, 6
 
 
-def page_count(picture: ImageFile) -> int:
+def page_count(picture: TiffImageFile) -> int:
     """Number of pages, at most `MOST_PAGES`: a file can claim any number of them, and each costs time."""
-    if not isinstance(picture, TiffImageFile):
-        return getattr(picture, "n_frames", 1)
     pages = 1
     try:
         while pages < MOST_PAGES:
@@ -27,9 +24,8 @@ def page_count(picture: ImageFile) -> int:
     return pages
 
 
-def missing_in_tiff(picture: ImageFile) -> str | None:
+def missing_in_tiff(picture: TiffImageFile) -> str | None:
     """Return why strips or tiles are missing, or None. Call it before Pillow decodes the pixels."""
-    assert isinstance(picture, TiffImageFile)
     tags: Any = picture.tag_v2
     width, height = tags.get(256), tags.get(257)  # before the picture is turned
     planes = tags.get(SAMPLES, 1) if tags.get(PLANAR, 1) == SEPARATE_PLANES else 1
