@@ -1,5 +1,6 @@
 """`ttdg fit-prior` and `ttdg fit-judge` write parts beside a checkpoint, from its own source images."""
 
+import re
 import shutil
 
 import pytest
@@ -45,6 +46,10 @@ def test_prior_and_judge_are_written_beside_the_checkpoint_and_their_methods_run
     result = fit("judge", model, discs, *SHORT)
     assert result.exit_code == 0, result.exception
     assert "judge.safetensors" in result.output
+    assert re.search(
+        r"judge fitted on \d+ held-out source images; cross-validated over \d+ simulated", result.output
+    )
+    assert "held-out images are few to fit a judge to" in result.stderr
     parts = load(model).parts
     assert set(parts) == {"prior", "judge"}
     assert parts["prior"].fitted == {"steps": 2, "seed": 0}

@@ -122,3 +122,16 @@ def test_a_pack_that_fails_leaves_nothing_behind(site: Site, small: Benchmark, t
     with pytest.raises(UserError, match="case3"):
         pack_site(site, small, tmp_path / "packs")
     assert not (tmp_path / "packs").exists()
+
+
+@pytest.mark.parametrize("place", [-1, -3000, 200])
+def test_a_pack_with_a_changed_byte_is_refused(site: Site, small: Benchmark, packed: Path, place: int):
+    """A byte of the masks, of the images, and of the header, which may then be unreadable or another one."""
+    path = pack_path(site, packed)
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(
+        UserError, match=r"a\.safetensors (is damaged|cannot be read as a pack).*pack the site again"
+    ):
+        open_pack(site, small, packed)

@@ -36,6 +36,7 @@ from ttdg.adaptation.adapter import (
     Method,
     SelfAssessing,
 )
+from ttdg.adaptation.unusable import spread_rows, usable
 from ttdg.errors import UserError, suggestion
 from ttdg.networks import batchnorm
 from ttdg.networks.capture import CaptureGuard
@@ -145,6 +146,12 @@ class AveragedAnswers(Adapter):
 
     @torch.no_grad()
     def _mean(self, own: Logits, images: Images) -> Logits:
+        """The mean over all views of the usable images; other images keep the method's answer."""
+        rows = usable(images)
+        if not rows.any():
+            return own
+        if not rows.all():
+            return spread_rows(self._mean(own[rows], images[rows]), rows)
         size = images.shape[2:]
         others = [view.inverse(self._answer(view(images)), size) for view in self.views[1:]]
         head: losses.Head = "sigmoid" if own.shape[1] == 1 else self.head

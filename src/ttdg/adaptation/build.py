@@ -3,6 +3,7 @@
 import copy
 import random
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 from ttdg.adaptation.adapter import Adapter
 from ttdg.adaptation.answer_views import effective_views, with_views
 from ttdg.adaptation.registry import METHODS, checked
+from ttdg.adaptation.unusable import guarded
 from ttdg.checkpoints import how_to_fit
 from ttdg.errors import UserError, suggestion
 from ttdg.types import Part
@@ -36,6 +38,7 @@ def adapt(model: nn.Module | Trained, method: str, *, views: str | int = "plain"
     """Build an adapter around a copy of the network.
 
     Call the adapter with a batch of images to adapt and get the logits; `adapter.reset()` restores the source model.
+    An image with values that are not finite changes nothing and is answered with zeros (`ttdg.adaptation.unusable`).
 
     Args:
         model: any module that maps images to logits, or a loaded checkpoint. Methods with parts from source time need
@@ -60,7 +63,8 @@ def build_adapter(
     network, parts = (model, {}) if isinstance(model, nn.Module) else (model.network, model.parts)
     fitted = required_parts(method, METHODS[method].parts, parts)
     views = effective_views(METHODS[method], views)  # raises for a wrong name before the network is copied
-    adapter = METHODS[method].build(copy.deepcopy(network), *fitted, **values)
+    build = partial(METHODS[method].build, copy.deepcopy(network), *fitted, **values)
+    adapter = guarded(build, network)
     if views == "plain":
         return adapter
     return with_views(adapter, METHODS[method], views, values.get("head", "softmax"))

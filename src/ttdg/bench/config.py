@@ -173,7 +173,7 @@ def read_config(path: Path) -> Config:
         raise UserError(
             f"cannot read {path} ({error.__class__.__name__}); name a yaml file such as experiments/smoke.yaml"
         ) from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise UserError(f"{path} is not a yaml file: {' '.join(str(error).split())}") from None
     if not isinstance(fields, dict):
         raise UserError(f"{path} must hold the fields {', '.join(Config.model_fields)}")

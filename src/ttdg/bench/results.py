@@ -5,6 +5,7 @@ Columns: experiment, protocol, method, sources, stream, batch, seed, target, sit
 
 import gzip
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from ttdg.bench.jobs import Scoring, with_required
 from ttdg.bench.record_check import REMEDY, count_fault
 from ttdg.bench.run_file import RunPlan, read_run, write_run
 from ttdg.errors import UserError, suggestion
-from ttdg.evaluation.records import COLUMNS, SUFFIX, read_about
+from ttdg.evaluation.records import COLUMNS, SUFFIX, check_size, read_about
 from ttdg.files import atomic_file, write_text
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ SETTING_COLUMNS = ("experiment", "protocol", "method", "sources", "stream", "bat
 PACKED_FILE = "records.csv.gz"
 ABOUT_FILE = "about.json"
 PACKED_INDEX = ["job", "target", "region", "site", "case"]  # columns that identify a line of a packed run
+LARGEST_PACKED = 1 << 30  # bytes of decompressed packed records
 UNPUBLISHED_METRICS = ("seconds", "alignment")  # not written into packed runs
 
 
@@ -161,18 +163,19 @@ def _read_packed(folder: Path, run: RunPlan) -> RunTable:
         about = json.loads((folder / ABOUT_FILE).read_text(encoding="utf-8"))
         if unknown := about.keys() - run.jobs.keys():
             raise ValueError(f"no job {min(unknown)}")
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{folder / ABOUT_FILE} cannot be read ({error.__class__.__name__}); pack the run again"
         ) from None
     pl = import_polars()
     try:
+        check_size(folder / PACKED_FILE, LARGEST_PACKED)
         wide = pl.read_csv(folder / PACKED_FILE, infer_schema=False)
         rows = wide.unpivot(index=PACKED_INDEX, variable_name="metric").drop_nulls("value")
         kinds = {name: pl.Float32 if name == "value" else pl.Categorical for name in ("job", *COLUMNS)}
         rows = rows.with_columns(pl.col("site", "case", "region").fill_null("")).cast(kinds)
         table = RunTable(run, rows.select("job", *COLUMNS), about, folder=folder)
-    except (OSError, pl.exceptions.PolarsError) as error:
+    except (OSError, EOFError, ValueError, zlib.error, pl.exceptions.PolarsError) as error:
         raise UserError(
             f"{folder / PACKED_FILE} cannot be read ({error.__class__.__name__}); copy it again"
         ) from None

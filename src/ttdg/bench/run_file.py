@@ -64,7 +64,7 @@ def read_run(folder: Path) -> RunPlan:
             if unknown := {entry.job for entry in entries} - jobs.keys():
                 raise ValueError(f"no job {min(unknown)}")
             return RunPlan(**fields, jobs=jobs, entries=entries)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
         raise UserError(
             f"{path} cannot be read ({error!r:.120}); run the same benchmark into this folder again: "
             "the records are kept"

@@ -87,6 +87,6 @@ def verification_state(folder: Path, table: RunTable) -> str:
         agrees = fields.pop("agrees")
         result = Verification(**fields)
         words = result.in_words() if agrees == result.agrees else "not verified"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return "not verified"
     return words if result.digest == rows_digest(table) else "not verified: the records have changed since"

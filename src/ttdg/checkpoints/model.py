@@ -102,7 +102,15 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Model:
             f"{weights} does not have the hash that {folder / 'model.json'} states; copy the checkpoint again"
         )
     state, parts, card = _read_state(weights), load_parts(folder, sha256), _card(folder, fields)
-    network = Segmenter(card.network).to(resolve_device(device) if isinstance(device, str) else device)
+    try:
+        network = Segmenter(card.network)
+    except UserError:
+        raise
+    except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:
+        raise UserError(
+            f"{folder / 'model.json'} describes no network ({error}); copy the checkpoint again"
+        ) from None
+    network.to(resolve_device(device) if isinstance(device, str) else device)
     load_state(network, state, weights)
     return Model(network.eval(), card, parts)
 
@@ -122,13 +130,15 @@ def _read_fields(folder: Path) -> dict[str, Any]:
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
         version = fields.pop("format")
-    except (ValueError, KeyError, AttributeError, TypeError, UnicodeDecodeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise UserError(f"{path} is not a model card ({error!r}); copy the checkpoint again") from None
     if version != FORMAT:
         raise UserError(
             f"{path} has checkpoint format {version}, but this version of ttdg reads format {FORMAT}; use the version "
             "of ttdg that wrote the checkpoint"
         )
+    if wrong := _wrong_field(fields):
+        raise UserError(f"{path} has a field {wrong!r} of another kind; copy the checkpoint again")
     return fields
 
 
@@ -138,10 +148,24 @@ def _card(folder: Path, fields: Mapping[str, Any]) -> ModelCard:
         network = NetworkSpec(**values.pop("network"))
         benchmark = Benchmark.from_dict(values.pop("benchmark"), str(path))
         return ModelCard(network, benchmark, **values)
-    except (TypeError, KeyError) as error:
+    except UserError:
+        raise
+    except (TypeError, KeyError, ValueError) as error:
         raise UserError(
             f"{path} has a missing or unknown field: {error}; copy the checkpoint again"
         ) from None
+
+
+def _wrong_field(fields: Mapping[str, Any]) -> str | None:
+    """Return the name of a field whose value is of another kind than `save` writes, or None."""
+    for name in ("sources", "recipe", "validation", "versions"):
+        if not isinstance(fields.get(name, {}), dict):
+            return name
+    if not all(isinstance(site, dict) for site in fields.get("sources", {}).values()):
+        return "sources"
+    if not all(isinstance(score, int | float) for score in fields.get("validation", {}).values()):
+        return "validation"
+    return None if isinstance(fields.get("sha256", ""), str) else "sha256"
 
 
 def _read_state(weights: Path) -> dict[str, Tensor]:

@@ -90,7 +90,9 @@ def _load(path: Path, network_sha256: str) -> Part:
             about = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             settings, fitted = json.loads(about["settings"]), json.loads(about.get("fitted", "{}"))
-    except (SafetensorError, KeyError, ValueError) as error:
+        if not isinstance(settings, dict) or not isinstance(fitted, dict):
+            raise ValueError("no settings")
+    except (OSError, SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise UserError(
             f"{path} is not a part of a checkpoint ({error!r}); remove the file, then {how_to_fit(path.stem)}"
         ) from None

@@ -5,8 +5,10 @@ Commands import heavy packages inside their functions, so that `ttdg --help` is 
 
 import errno
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from ttdg.cli import (
     bench,
@@ -31,8 +33,25 @@ PATH_ERRORS = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOSPC, errno.EDQUOT,
 )  # fmt: skip
 
+
+class Interrupted(BaseException):
+    """Ctrl-C. Click turns a `KeyboardInterrupt` into the word "Aborted!", and knows nothing of this class."""
+
+
+class Commands(TyperGroup):
+    """The commands of `ttdg`."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; Ctrl-C raises `Interrupted`."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted from None
+
+
 app = typer.Typer(
     name="ttdg",
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -70,6 +89,6 @@ def main() -> None:
             f"ttdg: cannot use {error.filename} ({error.strerror}); check the path and permissions\n"
         )
         sys.exit(2)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Interrupted):
         sys.stderr.write("\nttdg: interrupted; finished work is kept, and the same command resumes\n")
         sys.exit(130)

@@ -19,6 +19,7 @@ from ttdg.cli.options import (
     choose_sites,
     open_data,
     options_text,
+    output_folder,
     parse_settings,
 )
 from ttdg.cli.selection import choose_methods
@@ -74,7 +75,13 @@ def evaluate_command(
     surfaces: Annotated[bool, typer.Option(help="Also HD95 and ASSD.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Folder for records.csv and options.json.", show_default=False),
+        typer.Option(
+            "--out",
+            "-o",
+            help="Folder for records.csv and options.json.",
+            show_default=False,
+            callback=output_folder,
+        ),
     ] = None,
     device: DeviceOption = "auto",
     workers: WorkersOption = None,

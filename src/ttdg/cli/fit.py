@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ttdg.data import Sources
     from ttdg.types import Part
 
+FEW_IMAGES = 30  # held-out images below which a warning is given
 ModelArgument = Annotated[Path, typer.Argument(help="Checkpoint folder; the part is written into it.")]
 SourcesOption = Annotated[
     str | None,
@@ -153,8 +154,27 @@ def fit_judge_command(
             **settings,
             progress=progress,
         )
+    images = sum(len(arrays.cases) for arrays in given.held_out.values())
+    typer.echo(quality_line(judge.settings.get("quality"), images))
+    if images < FEW_IMAGES:
+        typer.echo(
+            f"warning: {images} held-out images are few to fit a judge to; do not rely on its expected Dice",
+            err=True,
+        )
     _write(
         model, loaded, "judge", judge, {name: value for name, value in settings.items() if value is not None}
+    )
+
+
+def quality_line(quality: Mapping[str, Any] | None, images: int) -> str:
+    """Say how well the judge predicts simulated hospitals that it was not fitted on."""
+    fitted = f"judge fitted on {images} held-out source images"
+    if quality is None:
+        return f"{fitted}; there are too few simulated hospitals to cross-validate it"
+    rank = "none" if quality["rank"] is None else f"{quality['rank']:.2f}"
+    return (
+        f"{fitted}; cross-validated over {quality['hospitals']} simulated hospitals: rank correlation of expected and "
+        f"true Dice {rank}, {quality['coverage']:.0%} of the answers inside their 80 % interval"
     )
 
 

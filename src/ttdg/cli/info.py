@@ -18,11 +18,12 @@ def info_command(
     Example: [bold]ttdg info demo[/bold]
     """
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(show_header=False, box=None)
     for name, value in (describe_installation() if model is None else describe_checkpoint(model)).items():
-        table.add_row(f"[bold]{name}[/bold]", value)
+        table.add_row(f"[bold]{escape(name)}[/bold]", escape(value))
     Console().print(table)
 
 
@@ -42,7 +43,9 @@ def describe_checkpoint(path: str) -> dict[str, str]:
         "normalisation": benchmark.normalisation,
         "network": f"U-Net, {card.network.encoder} encoder, {card.network.channels} channels",
         "parts": ", ".join(map(_part, model.parts, model.parts.values())) or "none",
-        "sources": "; ".join(f"{site}: {values['cases']} cases" for site, values in card.sources.items()),
+        "sources": "; ".join(
+            f"{site}: {values.get('cases', 'unknown')} cases" for site, values in card.sources.items()
+        ),
         "validation Dice": "; ".join(
             f"{region} {100 * score:.1f}" for region, score in card.validation.items()
         ),

@@ -67,8 +67,13 @@ def _progress(show: bool) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    columns.append(TextColumn("{task.fields[note]}"))
+    columns = [
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    ]
+    columns.append(TextColumn("{task.fields[note]}", markup=False))
     return Progress(*columns, console=Console(stderr=True), disable=not (show and sys.stderr.isatty()))
 
 

@@ -1,13 +1,21 @@
 """The command `ttdg train`."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ttdg.cli.options import BenchmarkOption, DataOption, WorkersOption, choose_sites, open_data
+from ttdg.cli.options import (
+    BenchmarkOption,
+    DataOption,
+    WorkersOption,
+    choose_sites,
+    open_data,
+    output_folder,
+)
 from ttdg.cli.progress import progress_bar, training_bar
 from ttdg.errors import UserError
 from ttdg.training.recipe import Recipe
@@ -15,8 +23,9 @@ from ttdg.training.recipe import Recipe
 if TYPE_CHECKING:
     import torch
 
-    from ttdg.data import Arrays
+    from ttdg.data import Arrays, Benchmark, Site
 
+USELESS = 0.01  # Dice on held-out source images at which a warning is given
 HELP = {field.name: field.metadata["help"] for field in fields(Recipe)}
 
 
@@ -26,7 +35,9 @@ def _setting(name: str, **options: Any) -> Any:
 
 
 def train_command(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Checkpoint folder to write.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Checkpoint folder to write.", callback=output_folder)
+    ],
     data: DataOption = None,
     benchmark: BenchmarkOption = None,
     sources: Annotated[
@@ -81,9 +92,8 @@ def train_command(
     Example: [bold]ttdg train -d ~/data/polyp -b polyp --leave-out etis -o models/no-etis
     --encoder-weights resnet50.safetensors --strides v1[/bold]
     """
-    from ttdg.data import load_sources
+    from ttdg.bench.folder import exclusive_lock
     from ttdg.training import make_fabric
-    from ttdg.training import train as run
 
     recipe = Recipe(
         encoder=encoder, encoder_weights=str(encoder_weights) if encoder_weights else None, strides=strides,
@@ -96,24 +106,49 @@ def train_command(
     described, sites = open_data(data, benchmark)
     chosen = choose_sites(sites, _site_names(list(sites), sources, leave_out))
     fabric = make_fabric(recipe, accelerator, devices)
-    with progress_bar(
-        "reading", sum(len(site.cases) for site in chosen.values()), fabric.is_global_zero
-    ) as progress:
-        loaded = load_sources(chosen, described, workers, progress)
-    if _finished(out, recipe.to_dict(), loaded.provenance):
-        more = "" if part_names else "; nothing to do"
-        typer.echo(f"{out}: already trained with this recipe on these data{more}")
-    else:
-        with training_bar(out, fabric.is_global_zero, tensorboard) as on_progress:
-            card = run(
-                loaded.train, loaded.held_out, described, recipe, out,
-                fabric=fabric, provenance=loaded.provenance, on_progress=on_progress,
-            )  # fmt: skip
+    lock = out.parent / f".{out.name}.lock"
+    with exclusive_lock(lock, wait=False) if fabric.is_global_zero else nullcontext():
+        provided = _train(out, chosen, described, recipe, fabric, workers, tensorboard, bool(part_names))
         if fabric.is_global_zero:
-            scores = ", ".join(f"{region} {100 * score:.1f}" for region, score in card.validation.items())
-            typer.echo(f"{out}: Dice on held-out source images: {scores}")
+            _fit_parts(out, part_names, provided, fabric.device, seed, part_steps)
+
+
+def _train(
+    out: Path,
+    sites: "dict[str, Site]",
+    benchmark: "Benchmark",
+    recipe: Recipe,
+    fabric: Any,
+    workers: int | None,
+    tensorboard: bool,
+    more: bool,
+) -> "Mapping[str, Arrays]":
+    """Train unless the model is there, and return the training images; `more` says that parts are fitted next."""
+    from ttdg.data import load_sources
+    from ttdg.training import train
+
+    cases = sum(len(site.cases) for site in sites.values())
+    with progress_bar("reading", cases, fabric.is_global_zero) as progress:
+        loaded = load_sources(sites, benchmark, workers, progress)
+    if _finished(out, recipe.to_dict(), loaded.provenance):
+        rest = "" if more else "; nothing to do"
+        typer.echo(f"{out}: already trained with this recipe on these data{rest}")
+        return loaded.train
+    with training_bar(out, fabric.is_global_zero, tensorboard) as on_progress:
+        card = train(
+            loaded.train, loaded.held_out, benchmark, recipe, out,
+            fabric=fabric, provenance=loaded.provenance, on_progress=on_progress,
+        )  # fmt: skip
     if fabric.is_global_zero:
-        _fit_parts(out, part_names, loaded.train, fabric.device, seed, part_steps)
+        scores = ", ".join(f"{region} {100 * score:.1f}" for region, score in card.validation.items())
+        typer.echo(f"{out}: Dice on held-out source images: {scores}")
+        if useless := [region for region, score in card.validation.items() if not score > USELESS]:
+            typer.echo(
+                f"warning: {', '.join(useless)}: the model finds nothing on held-out images of its own sites; "
+                f"try more --steps than {recipe.steps}, or another --lr than {recipe.lr:g}",
+                err=True,
+            )
+    return loaded.train
 
 
 def _part_names(names: str | None) -> list[str]:

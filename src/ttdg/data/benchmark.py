@@ -173,7 +173,7 @@ def _from_file(path: Path) -> Benchmark:
 def _parse(text: str, source: str) -> Benchmark:
     try:
         fields = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise UserError(f"{source} is not a yaml file: {' '.join(str(error).split())}") from None
     if not isinstance(fields, dict):
         raise UserError(f"{source} must hold the fields {', '.join(BenchmarkSpec.model_fields)}")

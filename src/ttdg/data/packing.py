@@ -11,9 +11,13 @@ A ResNet-50 U-Net predicts 7 images per second on the same cores, so a pack save
 GPU, which takes hundreds of images per second, and images much larger than the network's input.
 """
 
+import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from jaxtyping import Shaped
+from torch import Tensor
 
 from ttdg.data.benchmark import Benchmark
 from ttdg.data.fingerprints import fingerprint
@@ -44,6 +48,7 @@ def pack_site(
         "quick": fingerprint(site.cases, quick=True),
         "content": fingerprint(site.cases),
     }
+    metadata["digest"] = _digest(tensors, metadata)
     path = pack_path(site, folder)
     try:
         with atomic_file(path) as temporary:
@@ -56,10 +61,10 @@ def pack_site(
 
 
 def open_pack(site: Site, benchmark: Benchmark, folder: Path | None = None) -> Arrays:
-    """Return the memory-mapped arrays of a pack.
+    """Return the memory-mapped arrays of a pack. All of its bytes are read once and compared with their hash.
 
     Raises:
-        UserError: The file is no pack, or was made from other files or for another benchmark.
+        UserError: The file is no pack, is damaged, or was made from other files or for another benchmark.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -71,6 +76,8 @@ def open_pack(site: Site, benchmark: Benchmark, folder: Path | None = None) -> A
             cases = tuple(json.loads(metadata["cases"]))
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise UserError(f"{path} cannot be read as a pack ({error}); {AGAIN}") from None
+    if metadata.pop("digest", "") != _digest(tensors, metadata):
+        raise UserError(f"{path} is damaged, or was packed by an older version; {AGAIN}")
     if metadata.get("meaning") != _meaning(benchmark):
         raise UserError(f"{path} was packed for another image size or another mask encoding; {AGAIN}")
     if not _same_data(metadata, site):
@@ -92,6 +99,15 @@ def pack_path(site: Site, folder: Path | None = None) -> Path:
     if not site.cases:
         raise UserError(f"site {site.name!r} has no cases, so there is nothing to pack")
     return (folder or site.cases[0].image.parents[2]) / f"{site.name}.safetensors"
+
+
+def _digest(tensors: Mapping[str, Shaped[Tensor, "..."]], metadata: Mapping[str, str]) -> str:
+    """Return a hash of everything in the pack."""
+    digest = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()
 
 
 def _same_data(metadata: dict[str, str], site: Site) -> bool:

@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
+from PIL.TiffImagePlugin import TiffImageFile
 
 from ttdg.data.bit_depth import (
     GREY_MODES,
@@ -31,6 +32,9 @@ from ttdg.data.bit_depth import (
     read_high_bit_depth,
     read_unusual_tiff,
 )
+from ttdg.data.coverage.jpeg import missing_in_jpeg
+from ttdg.data.coverage.png import missing_in_png
+from ttdg.data.coverage.tiff import MOST_PAGES, missing_in_tiff, page_count
 from ttdg.data.threads import Budget
 from ttdg.errors import UserError
 
@@ -41,6 +45,8 @@ DECODING = Budget(
 BLOCK = 64 * 1024 * 1024  # bytes of a part of a decoded image
 SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 LOSSY = ("JPEG", "MPO")  # MPO is a JPEG of some cameras, followed by a second view
+
+JPEG_BLOCK, CORNER = 8, 4  # pixels
 
 # Pillow validates a file while decoding it, so a damaged file can raise almost any exception.
 DAMAGE = (
@@ -72,11 +78,15 @@ def read_reduced_image(
     try:
         with _decoding(file, path) as picture, DECODING.hold(picture.width * picture.height if side else 0):
             if has_high_bit_depth(picture):
+                _check_strips(picture, path)
+                if not isinstance(picture, TiffImageFile):
+                    _decode(picture, file, path)
                 image = read_high_bit_depth(picture, file, path)
             elif side is not None and picture.width * picture.height > 4 * side * side:
-                return _decode_reduced(picture, side)
+                return _decode_reduced(picture, file, path, side)
             else:
-                ImageOps.exif_transpose(picture, in_place=True)  # also decodes the pixels
+                _decode(picture, file, path)
+                ImageOps.exif_transpose(picture, in_place=True)
                 image = np.asarray(picture.convert("RGB"))
     except UnidentifiedError:
         try:
@@ -108,11 +118,13 @@ def pixel_limit(pixels: int) -> Iterator[None]:
         Image.MAX_IMAGE_PIXELS = before
 
 
-def _decode_reduced(picture: ImageFile, side: int) -> tuple[UInt8[np.ndarray, "h w 3"], tuple[int, int]]:
+def _decode_reduced(
+    picture: ImageFile, file: BinaryIO, path: Path, side: int
+) -> tuple[UInt8[np.ndarray, "h w 3"], tuple[int, int]]:
     """Return a picture of 8 bits, upright and scaled down, and its full size. A JPEG is decoded at a smaller scale."""
     full = picture.size
     drafted = picture.draft(None, (side, side)) is not None
-    picture.load()
+    _decode(picture, file, path, drafted)
     full = full if drafted else picture.size  # Pillow turns a TIFF upright while it loads the pixels
     orientation = picture.getexif().get(ORIENTATION, 1)
     shrunk = picture if picture.mode == "RGB" else picture.convert("RGB")
@@ -127,6 +139,7 @@ def read_raster_mask(file: BinaryIO, path: Path) -> UInt8[np.ndarray, "h w"]:
     """Return the raw grey values of a mask, turned upright like its image."""
     with _decoding(file, path) as picture:
         deep = has_high_bit_depth(picture)
+        _decode(picture, file, path)
         ImageOps.exif_transpose(picture, in_place=True)
         if deep:
             return _byte_values(picture, path)
@@ -159,8 +172,50 @@ def _check_header(picture: ImageFile, path: Path) -> None:
     """Refuse pictures that are too large or have several pages, before memory is allocated for the pixels."""
     if picture.width * picture.height > (Image.MAX_IMAGE_PIXELS or float("inf")):
         raise UserError(_too_large(path))
-    if picture.format != "MPO" and (pages := getattr(picture, "n_frames", 1)) > 1:
-        raise UserError(f"{path} holds {pages} pages instead of one; save each page as a separate file")
+    if picture.format != "MPO" and (pages := _pages(picture)) > 1:
+        count = f"at least {pages}" if pages == MOST_PAGES else pages
+        raise UserError(f"{path} holds {count} pages instead of one; save each page as a separate file")
+
+
+def _pages(picture: ImageFile) -> int:
+    return page_count(picture) if isinstance(picture, TiffImageFile) else getattr(picture, "n_frames", 1)
+
+
+def _check_strips(picture: ImageFile, path: Path) -> None:
+    """Refuse a TIFF whose strips or tiles do not cover the frame, before it is decoded."""
+    if isinstance(picture, TiffImageFile) and (reason := missing_in_tiff(picture)) is not None:
+        raise UserError(_incomplete(path, reason))
+
+
+def _decode(picture: ImageFile, file: BinaryIO, path: Path, drafted: bool = False) -> None:
+    """Decode the pixels; refuse a file that does not hold all of them, as Pillow does not say so.
+
+    `drafted` says that a JPEG is decoded at a smaller scale.
+    """
+    _check_strips(picture, path)
+    picture.load()
+    reason = missing_in_jpeg(picture, file) if drafted else _missing_pixels(picture, file)
+    if reason is not None:
+        raise UserError(_incomplete(path, reason))
+
+
+def _missing_pixels(picture: ImageFile, file: BinaryIO) -> str | None:
+    """Return why a decoded PNG or JPEG is incomplete, or None.
+
+    - Missing rows of a PNG are zeros. If its last row is not, only an interlaced file can be incomplete.
+    - Missing blocks of a JPEG have one colour. If the end of the last block has several colours, only a progressive
+      file can be incomplete, which covers the frame many times. Colours of neighbours mix at the edges of a block.
+    """
+    width, height = picture.size
+    if picture.format == "PNG":
+        row = np.asarray(picture.crop((0, height - 1, width, height)))
+        return None if row.any() and "interlace" not in picture.info else missing_in_png(file)
+    if picture.format not in LOSSY:
+        return None
+    left, top = (max(side - CORNER, (side - 1) // JPEG_BLOCK * JPEG_BLOCK) for side in picture.size)
+    corner = np.asarray(picture.crop((left, top, width, height)))
+    several = bool((corner != corner[0, 0]).any()) and "progressive" not in picture.info
+    return None if several else missing_in_jpeg(picture, file)
 
 
 def _byte_values(picture: ImageFile, path: Path) -> UInt8[np.ndarray, "h w"]:
@@ -186,9 +241,13 @@ def _too_large(path: Path) -> str:
     )
 
 
+def _incomplete(path: Path, reason: object) -> str:
+    return f"{path} is truncated or damaged ({reason}); copy or export it again"
+
+
 def _damaged(path: Path, error: BaseException) -> str:
     if path.stat().st_size == 0:
         return f"{path} is empty (0 bytes); copy or export it again"
     if isinstance(error, UnidentifiedImageError):
         return f"{path} is no PNG, JPEG, BMP, TIFF or WebP that can be read; convert it, or remove it"
-    return f"{path} is truncated or damaged ({error}); copy or export it again"
+    return _incomplete(path, error)

@@ -24,6 +24,8 @@ FORMAT = 1  # of records; another format changes every job key
 COLUMNS = ("target", "site", "case", "region", "metric", "value")
 SUFFIX = ".csv.gz"
 PERCENT = ("dice", "alignment", "alignment_max", "structure", "instance_dice", "volume_dice")  # shares
+LARGEST = 1 << 28  # bytes of a decompressed record; those of a thousand images take 1 MB
+BEST_COMPRESSION = 1032  # of deflate: no byte becomes more bytes than this
 Row = tuple[str, str, str, str, str, float]
 DAMAGE = (
     OSError,
@@ -33,6 +35,7 @@ DAMAGE = (
     TypeError,
     csv.Error,
     zlib.error,
+    RecursionError,
 )  # from reading a damaged file
 
 SETTING = ("method", "stream", "batch", "seed")
@@ -67,6 +70,7 @@ def as_text(value: float) -> str:
 def read_about(path: Path) -> dict[str, Any]:
     """Read the metadata line; a damaged file or one of another format raises a UserError."""
     try:
+        check_size(path)
         with gzip.open(path, "rt", encoding="utf-8") as file:
             line = file.readline()
         about = json.loads(line.removeprefix("#"))
@@ -79,6 +83,17 @@ def read_about(path: Path) -> dict[str, Any]:
             "or run into another folder"
         )
     return about
+
+
+def check_size(path: Path, limit: int = LARGEST) -> None:
+    """Raise a `ValueError` if a compressed file holds more than `limit` bytes. Small files cannot, and are not read."""
+    if path.stat().st_size * BEST_COMPRESSION <= limit:
+        return
+    size = 0
+    with gzip.open(path, "rb") as file:
+        while part := file.read(1 << 20):
+            if (size := size + len(part)) > limit:
+                raise ValueError(f"more than {limit} bytes")
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -21,7 +21,7 @@ def read_search(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
     try:
         found = dict(yaml.safe_load(path.read_text(encoding="utf-8")))
         methods = dict(found.pop("methods"))
-    except (OSError, yaml.YAMLError, TypeError, ValueError, KeyError):
+    except (OSError, yaml.YAMLError, RecursionError, TypeError, ValueError, KeyError):
         raise UserError(f"{path} holds no search; choose another file or remove it") from None
     if other := {name: found.get(name) for name in {**found, **about} if found.get(name) != about.get(name)}:
         said = ", ".join(f"{name} {value}" for name, value in other.items())
@@ -66,7 +66,7 @@ def searches(folder: Path) -> dict[str, Mapping[str, Any]]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (OSError, yaml.YAMLError, TypeError, ValueError):
+    except (OSError, yaml.YAMLError, RecursionError, TypeError, ValueError):
         raise _damaged(path) from None
 
 
@@ -174,7 +174,15 @@ def read_choices(path: Path) -> list[Choice]:
             )
             for about in searches
         ]
-    except (OSError, yaml.YAMLError, TypeError, ValueError, KeyError, AttributeError) as error:
+    except (
+        OSError,
+        yaml.YAMLError,
+        RecursionError,
+        TypeError,
+        ValueError,
+        KeyError,
+        AttributeError,
+    ) as error:
         raise UserError(
             f"{path} is not a file of tuned options ({error!r}); tune the methods again, or correct the path"
         ) from None

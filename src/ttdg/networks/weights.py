@@ -56,9 +56,13 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise UserError(f"there is no weights file at {path}; check the path")
     if path.suffix == ".safetensors":
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        return load_file(path)
+        try:
+            return load_file(path)
+        except (SafetensorError, OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read ({error}); copy or download it again") from None
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:

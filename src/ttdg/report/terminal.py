@@ -64,16 +64,19 @@ def _summary(evaluation: Evaluation) -> SiteRow:
 
 def scores_table(rows: Sequence[SiteRow], title: str) -> "Table":
     """Return a rich table; the best Dice of each site is bold."""
+    from rich.markup import escape
     from rich.table import Table
 
     regions = list(rows[0].by_region) if rows else []
     several = len(regions) > 1
     notes = [f"{name} is a reconstruction" for name in reconstructions(row.method for row in rows)]
-    table = Table(title=title, title_justify="left", caption="; ".join(notes) or None, caption_justify="left")
+    table = Table(
+        title=escape(title), title_justify="left", caption="; ".join(notes) or None, caption_justify="left"
+    )
     for name in ("site", "method"):
         table.add_column(name)
     for name in ("images", "Dice", *(regions if several else []), "E", "S", "ms/image"):
-        table.add_column(name, justify="right")
+        table.add_column(escape(name), justify="right")
     for site in dict.fromkeys(row.site for row in rows):
         group = [row for row in rows if row.site == site]
         best = max(row.dice for row in group)
@@ -83,6 +86,8 @@ def scores_table(rows: Sequence[SiteRow], title: str) -> "Table":
             )
             parts = [f"{row.by_region[region]:.1f}" for region in regions] if several else []
             values = (f"{row.alignment:.1f}", f"{row.structure:.1f}", f"{row.milliseconds:.1f}")
-            table.add_row(site, row_label(row.method, row.views), str(row.images), dice, *parts, *values)
+            table.add_row(
+                escape(site), escape(row_label(row.method, row.views)), str(row.images), dice, *parts, *values
+            )
         table.add_section()
     return table

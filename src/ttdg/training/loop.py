@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ttdg.checkpoints import ModelCard, save
 from ttdg.data import Arrays, Benchmark
-from ttdg.errors import UserError
+from ttdg.errors import UserError, suggestion
 from ttdg.networks import NetworkSpec, Segmenter, cuda_graph, level_channels, load_encoder
 from ttdg.prior import literal_prior_for, prior_for
 from ttdg.training.averaging import WeightAverage
@@ -85,7 +85,10 @@ def train(
         if fabric.is_global_zero and not last and (step % every == 0 or state.due()):
             state.save(learner, update.optimisers, step, update.average)
         if step % REPORT_EVERY == 0 or step % every == 0 or last:
-            on_progress(Progress(step, recipe.steps, torch.stack(losses).mean().item(), scores))
+            recent = torch.stack(losses)
+            if int(recent.isfinite().sum()) * 2 < len(recent):
+                raise _diverged(step, recipe, state)
+            on_progress(Progress(step, recipe.steps, recent.mean().item(), scores))
             losses.clear()
     card = ModelCard(network.spec, benchmark, provenance, recipe.to_dict(), scores)
     if fabric.is_global_zero:
@@ -94,6 +97,15 @@ def train(
         shutil.rmtree(state.folder, ignore_errors=True)  # the checkpoint replaces the saved state
     fabric.barrier()
     return card
+
+
+def _diverged(step: int, recipe: Recipe, state: State) -> UserError:
+    """The error of a training whose losses are mostly not finite; its saved state is of no use and is removed."""
+    shutil.rmtree(state.folder, ignore_errors=True)
+    return UserError(
+        f"the training diverged: up to step {step}, most losses are infinite or NaN; choose a learning rate below "
+        f"{recipe.lr:g}"
+    )
 
 
 def build_network(recipe: Recipe, labels: int) -> Segmenter:
@@ -111,6 +123,14 @@ def make_fabric(recipe: Recipe, accelerator: str = "auto", devices: int = 1) -> 
     if recipe.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+    if accelerator not in ("auto", "cpu", "cuda"):
+        raise UserError(
+            f"unknown accelerator {accelerator!r}{suggestion(accelerator, ('auto', 'cpu', 'cuda'))}"
+        )
+    if accelerator == "cuda" and not torch.cuda.is_available():
+        raise UserError("the accelerator 'cuda' is not available: PyTorch finds no GPU; use 'cpu' or 'auto'")
+    if devices < 1:
+        raise UserError(f"the number of processes must be 1 or more, not {devices}")
     processes = int(os.environ.get("WORLD_SIZE", devices))
     cuda = accelerator == "cuda" or (accelerator == "auto" and torch.cuda.is_available())
     bf16 = recipe.precision == "bf16" or (recipe.precision == "auto" and cuda)

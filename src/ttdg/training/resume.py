@@ -42,18 +42,30 @@ class State:
         """Load the saved state, if there is one, and return its step; 0 without a saved state."""
         if not self.file.exists():
             return 0
-        values = torch.load(self.file, map_location="cpu", weights_only=True)
-        if values["identity"] != self.identity:
+        try:
+            values = torch.load(self.file, map_location="cpu", weights_only=True)
+            same = values["identity"] == self.identity
+        except Exception as error:  # noqa: BLE001  # a damaged pickle can raise almost anything
+            raise self._damaged(error) from None
+        if not same:
             raise UserError(
                 f"{self.folder} holds a half-finished training with another recipe or other data; "
                 "remove that folder to start again, or train into another folder"
             )
-        network.load_state_dict(values["network"])
-        optimiser.load_state_dict(values["optimiser"])
-        if average is not None:
-            average.load_state_dict(values["average"])
-        _restore_random(values.get("random", []))
-        return int(values["step"])
+        try:
+            network.load_state_dict(values["network"])
+            optimiser.load_state_dict(values["optimiser"])
+            if average is not None:
+                average.load_state_dict(values["average"])
+            _restore_random(values.get("random", []))
+            return int(values["step"])
+        except (KeyError, ValueError, TypeError, AttributeError, RuntimeError, IndexError) as error:
+            raise self._damaged(error) from None
+
+    def _damaged(self, error: Exception) -> UserError:
+        return UserError(
+            f"{self.file} is damaged ({type(error).__name__}); remove {self.folder} to start the training again"
+        )
 
 
 def _random_states() -> list[Tensor]:

@@ -83,7 +83,8 @@ def test_an_image_that_is_not_finite_does_not_reset_the_weights(ready):
     adapter(images)
     learned = weights(adapter)
     images[0, 0, 0, 0] = torch.inf
-    assert not adapter(images).isfinite().all()
+    with pytest.warns(RuntimeWarning, match="not finite"):
+        adapter(images[:1])
     assert torch.equal(weights(adapter), learned)
 
 

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ttdg.adaptation.judge.candidates import candidates_of
 from ttdg.adaptation.judge.evidence import (
     EvidenceSetup,
     EvidenceTables,
@@ -14,8 +15,9 @@ from ttdg.adaptation.judge.evidence import (
     concatenate_tables,
     evidence_setup,
 )
-from ttdg.adaptation.judge.method import EVIDENCE_SPECS, EvidenceKind
+from ttdg.adaptation.judge.method import EVIDENCE_SPECS, FALLBACK, EvidenceKind
 from ttdg.adaptation.judge.mixing import fit_mixing
+from ttdg.adaptation.judge.quality import JudgeQuality, judge_quality
 from ttdg.adaptation.judge.readings import READING_SETS
 from ttdg.adaptation.judge.regressor import feature_matrix, fit_regressor
 from ttdg.data import Arrays, Benchmark
@@ -113,6 +115,7 @@ def judge_part(tables: EvidenceTables, setup: EvidenceSetup, *, seed: int = 0) -
     """Fit one regressor for each evidence kind, and pack them with all that the judge needs at test time."""
     tensors = {"mixing": torch.cat([*setup.mixing.values()]).cpu()}
     signal_names: dict[str, list[str]] = {}
+    quality: JudgeQuality | None = None
     for universe, locations in setup.locations.items():
         tensors[f"places.{universe}"] = torch.stack([locations.radius, locations.spread, locations.use])
     for kind in (kind for kind, spec in EVIDENCE_SPECS.items() if spec.universe in tables):
@@ -120,6 +123,11 @@ def judge_part(tables: EvidenceTables, setup: EvidenceSetup, *, seed: int = 0) -
         regressor = fit_regressor(x, scores, tables["learned"].hospital, seed=seed)
         tensors |= {f"{kind}.{name}": value for name, value in regressor.tensors().items()}
         signal_names[kind] = names
+        if kind == "all":
+            candidates = [candidate.name for candidate in candidates_of(READING_SETS[setup.readings])]
+            quality = judge_quality(
+                x, scores, tables["learned"].hospital, candidates.index(FALLBACK), seed=seed
+            )
     regions = {name: list(labels) for name, labels in setup.benchmark.regions.items()}
     settings = {
         "signals": signal_names,
@@ -127,6 +135,7 @@ def judge_part(tables: EvidenceTables, setup: EvidenceSetup, *, seed: int = 0) -
         "readings": setup.readings,
         "seed": seed,
         "images": len(tables["learned"].dice),
+        "quality": quality,
         "prior": setup.priors["learned"].to_part().digest,
     }
     return Part(tensors, settings)

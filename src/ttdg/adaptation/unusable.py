@@ -1,0 +1,134 @@
+"""Images that no method can use: values that are not finite, or so large that their squares lead to infinity.
+
+`guarded` puts the same rule around every method: an unusable image never reaches it. The other images of the batch are
+answered as if the unusable one were absent, and memories and statistics do not see it. Its own answer is zero for every
+label, which claims nothing and gives an empty mask. A batch without such images is answered as without the rule.
+"""
+
+import copy
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from ttdg.adaptation.abilities import Adapter, Assessment, Images, Logits, Progress
+
+LIMIT = 1e6  # of absolute values; raw 16-bit images stay below 7e4
+UNUSABLE = "unusable image"  # the choice that an assessment names
+
+
+def usable(images: Images) -> Bool[Tensor, " b"]:
+    """Return which images have finite values of at most `LIMIT`."""
+    return (images.abs() <= LIMIT).flatten(1).all(1)  # false for NaN
+
+
+def spread_rows(logits: Float[Tensor, "k l *hw"], rows: Bool[Tensor, " n"]) -> Float[Tensor, "n l *hw"]:
+    """Return the logits of the chosen rows in their places, and zeros in all other rows."""
+    everywhere = logits.new_zeros(len(rows), *logits.shape[1:])
+    everywhere[rows] = logits
+    return everywhere
+
+
+def guarded(build: Callable[[], Adapter], source: nn.Module) -> Adapter:
+    """Build an adapter and keep unusable images away from it; it stays the same object with the same abilities.
+
+    Args:
+        build: Builds the adapter.
+        source: The source network, which is asked for the shape of its logits if a batch has no usable image.
+    """
+    adapter: Any = build()
+    kind = type(adapter)
+    if kind not in _KINDS:  # a subclass whose methods that take images leave unusable ones out
+        names = [*ALWAYS, *(name for name in OPTIONAL if hasattr(kind, name))]
+        methods = {name: vars(_Guarded)[name] for name in names}
+        named = {name: getattr(kind, name) for name in ("__doc__", "__module__", "__qualname__")}
+        _KINDS[kind] = type(kind.__name__, (kind,), {**methods, **named, "_kind": kind})
+    adapter.__class__ = _KINDS[kind]
+    adapter._source_network, adapter._rows = source, None
+    return adapter
+
+
+_KINDS: dict[type, type] = {}  # class of adapters → the same class with the guard
+ALWAYS = ("__call__", "reset", "_around", "_nothing")
+OPTIONAL = ("predict_frozen", "learn", "assessment")
+
+
+class _Guarded:
+    """The methods of guarded adapters; `_kind` is the class without the guard."""
+
+    _kind: Any
+    _source_network: nn.Module
+    _rows: Bool[Tensor, " b"] | None  # the usable images of the last batch; None if all were
+
+    def __call__(self, images: Images) -> Logits:
+        """Adapt to the usable images of the batch and return the logits of all."""
+        return self._around(lambda batch: self._kind.__call__(self, batch), images)
+
+    def predict_frozen(self, images: Images) -> Logits:
+        """Predict without an update."""
+        return self._around(lambda batch: self._kind.predict_frozen(self, batch), images)
+
+    def learn(
+        self, site: Iterable[Float[Tensor, "_b c h w"]], progress: Progress = lambda done, total: None
+    ) -> None:
+        """Learn from the usable images of a site."""
+        self._kind.learn(self, _usable_batches(site), progress)
+
+    def assessment(self) -> Assessment | None:
+        """The assessment of the last batch; an unusable image has an expected Dice of 0 with the interval 0 ± 1."""
+        known, rows = self._kind.assessment(self), self._rows
+        if rows is None:
+            return known
+        dice = torch.zeros(len(rows), device=rows.device, dtype=torch.float64)
+        half_width, choices = torch.ones_like(dice), [UNUSABLE] * len(rows)
+        if known is not None and len(known.choices) == int(rows.sum()):
+            dice[rows], half_width[rows] = known.dice.to(dice), known.half_width.to(dice)
+            for row, choice in zip(rows.nonzero()[:, 0].tolist(), known.choices, strict=True):
+                choices[row] = choice
+        return Assessment(tuple(choices), dice, half_width)
+
+    def reset(self) -> None:
+        """Reset the adapter."""
+        self._kind.reset(self)
+        self._rows = None
+
+    def _around(self, answer: Callable[[Images], Logits], images: Images) -> Logits:
+        rows = usable(images)
+        if len(rows) and rows.all():
+            logits, self._rows = answer(images), None
+            return logits
+        if len(rows):
+            warnings.warn(_sentence(rows), RuntimeWarning, stacklevel=3)
+        logits = spread_rows(answer(images[rows]), rows) if rows.any() else self._nothing(images)
+        self._rows = rows
+        return logits
+
+    @torch.no_grad()
+    def _nothing(self, images: Images) -> Logits:
+        """Zeros in the shape of the logits of the images."""
+        network = copy.deepcopy(self._source_network).eval()
+        one = network(images.new_zeros(1, *images.shape[1:]).to(next(network.parameters()).device))
+        return torch.zeros(len(images), *one.shape[1:], device=images.device)
+
+
+def _usable_batches(site: Iterable[Float[Tensor, "_b c h w"]]) -> Iterator[Tensor]:
+    for images in site:
+        rows = usable(images)
+        if not len(rows):
+            continue
+        if rows.all():
+            yield images
+        else:
+            warnings.warn(_sentence(rows), RuntimeWarning, stacklevel=3)
+            if rows.any():
+                yield images[rows]
+
+
+def _sentence(rows: Bool[Tensor, " n"]) -> str:
+    return (
+        f"{int((~rows).sum())} of {len(rows)} images hold values that are not finite or beyond ±{LIMIT:.0e}; "
+        "they change nothing and are answered with zeros"
+    )
