@@ -11,6 +11,7 @@ import tifffile
 from PIL import Image
 
 from ttdg.data import Benchmark, check_benchmark
+from ttdg.data.raster import read_reduced_image
 from ttdg.data.readers import read_image, read_mask
 from ttdg.errors import UserError
 
@@ -109,6 +110,14 @@ def test_a_complete_jpeg_is_read_as_pillow_reads_it(tmp_path: Path, image: np.nd
     Image.fromarray(image).save(tmp_path / "a.jpg", **options)
     with Image.open(tmp_path / "a.jpg") as picture:
         np.testing.assert_array_equal(read_image(tmp_path / "a.jpg"), np.asarray(picture.convert("RGB")))
+
+
+@pytest.mark.parametrize("keep", [0.4, 0.95])
+def test_a_large_jpeg_whose_data_end_early_is_refused_at_a_smaller_scale(tmp_path: Path, keep: float):
+    large = np.kron(SMOOTH, np.ones((5, 5, 1))).astype(np.uint8)
+    path = cut_jpeg(tmp_path / "large.jpg", large, keep)
+    with path.open("rb") as file, pytest.raises(UserError, match="before the last row"):
+        read_reduced_image(file, path, 32)
 
 
 def test_a_thumbnail_in_a_jpeg_is_not_its_end(tmp_path: Path):

@@ -124,7 +124,7 @@ def _decode_reduced(
     """Return a picture of 8 bits, upright and scaled down, and its full size. A JPEG is decoded at a smaller scale."""
     full = picture.size
     drafted = picture.draft(None, (side, side)) is not None
-    _decode(picture, file, path, drafted)
+    _decode(picture, file, path, side if drafted else None)
     full = full if drafted else picture.size  # Pillow turns a TIFF upright while it loads the pixels
     orientation = picture.getexif().get(ORIENTATION, 1)
     shrunk = picture if picture.mode == "RGB" else picture.convert("RGB")
@@ -187,14 +187,14 @@ def _check_strips(picture: ImageFile, path: Path) -> None:
         raise UserError(_incomplete(path, reason))
 
 
-def _decode(picture: ImageFile, file: BinaryIO, path: Path, drafted: bool = False) -> None:
+def _decode(picture: ImageFile, file: BinaryIO, path: Path, side: int | None = None) -> None:
     """Decode the pixels; refuse a file that does not hold all of them, as Pillow does not say so.
 
-    `drafted` says that a JPEG is decoded at a smaller scale.
+    A JPEG may be decoded at a smaller scale; `side` is then that of its draft.
     """
     _check_strips(picture, path)
     picture.load()
-    reason = missing_in_jpeg(picture, file) if drafted else _missing_pixels(picture, file)
+    reason = _missing_pixels(picture, file) if side is None else missing_in_jpeg(picture, file, side)
     if reason is not None:
         raise UserError(_incomplete(path, reason))
 

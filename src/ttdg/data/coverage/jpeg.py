@@ -16,13 +16,14 @@ START_OF_SCAN, END = 0xDA, 0xD9
 MORE = bytes((i * 73 + 41) % 251 for i in range(512))  # any data without the byte 0xFF
 
 
-def missing_in_jpeg(picture: ImageFile, file: BinaryIO) -> str | None:
-    """Return why blocks are missing from a decoded JPEG, or None."""
+def missing_in_jpeg(picture: ImageFile, file: BinaryIO, side: int | None = None) -> str | None:
+    """Return why blocks are missing from a decoded JPEG, or None; `side` is that of the draft it was decoded for."""
     file.seek(0)
     data = file.read()
     end = _end_of_image(data)
     with JpegImageFile(io.BytesIO(data[:end] + MORE + b"\xff\xd9")) as longer:
-        longer.draft(None, picture.size)  # a picture may be decoded at a smaller scale
+        if side is not None:
+            longer.draft(None, (side, side))
         if longer.size == picture.size and np.array_equal(np.asarray(longer), np.asarray(picture)):
             return None
     return "its compressed data end before the last row"
