@@ -42,7 +42,7 @@ def values(adapter):
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("views", ["flips", "scales"])
+@pytest.mark.parametrize("views", ["flips", pytest.param("scales", marks=pytest.mark.slow)])
 def test_views_change_no_state_of_the_method(name, views, ready):
     """After two batches with views, the network and the next plain answer are those of a run without views."""
     plain, wrapped = pair(ready, name, views)

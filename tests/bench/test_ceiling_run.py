@@ -78,8 +78,8 @@ def test_the_tables_show_the_share_that_the_records_give(folder):
         assert "ratio of the sums" in views[title].note
     by_target = views[f"main: {SHARE}"]
     (row,) = by_target.rows
-    assert by_target.header == ("method", *shares, "all transfers")
-    assert [cell.value for cell in row[1:]] == pytest.approx([*shares.values(), together], rel=1e-4)
+    assert by_target.header == ("method", "access", *shares, "all transfers")
+    assert [cell.value for cell in row[2:]] == pytest.approx([*shares.values(), together], rel=1e-4)
 
 
 @pytest.mark.parametrize("region", ["cup", "disc"])

@@ -395,7 +395,7 @@ def test_a_site_that_holds_out_nothing_is_no_hospital(held_out, disc_model):
 def test_the_command_leaves_sites_out_that_hold_out_nothing_and_says_so(tmp_path, discs, disc_model):
     shutil.copytree(discs, tmp_path / "data")
     for part in ("images", "masks"):
-        for case in split(find_sites(discs)["south"].cases)[1]:
+        for case in find_sites(discs)["south"].cases[1:]:  # one patient cannot be split
             (tmp_path / "data" / "south" / part / f"{case.name}.png").unlink()
     card = replace(disc_model.card, sources={"east": {"cases": 10}, "south": {"cases": 10}})
     save(tmp_path / "model", disc_model.network, card)

@@ -88,14 +88,14 @@ def read_reduced_image(
                 _decode(picture, file, path)
                 ImageOps.exif_transpose(picture, in_place=True)
                 image = np.asarray(picture.convert("RGB"))
-    except UnidentifiedError:
+    except UnidentifiedError as unknown:
         try:
             with DECODING.hold(DECODING.units if side else 0):
                 deep = read_unusual_tiff(file, path, Image.MAX_IMAGE_PIXELS)
         except DAMAGE as error:
             raise error if isinstance(error, UserError) else UserError(_damaged(path, error)) from None
         if deep is None:
-            raise
+            raise UserError(str(unknown)) from None
         image = deep
     size = image.shape[0], image.shape[1]
     if side is not None and size[0] * size[1] > 4 * side * side:

@@ -6,7 +6,9 @@ from safetensors.torch import load, save
 
 from ttdg.errors import UserError
 
-CARRIERS = pytest.mark.parametrize("carrier", ["universe", "neighbours", "pairwise"])
+CARRIERS = pytest.mark.parametrize(
+    "carrier", ["universe", "neighbours", pytest.param("pairwise", marks=pytest.mark.slow)]
+)
 
 
 @CARRIERS
