@@ -32,8 +32,8 @@ from ttdg.data.bit_depth import (
     read_high_bit_depth,
     read_unusual_tiff,
 )
+from ttdg.data.coverage.decoded import LOSSY, missing_pixels
 from ttdg.data.coverage.jpeg import missing_in_jpeg
-from ttdg.data.coverage.png import missing_in_png
 from ttdg.data.coverage.tiff import MOST_PAGES, missing_in_tiff, page_count
 from ttdg.data.threads import Budget
 from ttdg.errors import UserError
@@ -44,9 +44,6 @@ DECODING = Budget(
 )  # pixels that threads decode at the same time; one larger image is decoded alone
 BLOCK = 64 * 1024 * 1024  # bytes of a part of a decoded image
 SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
-LOSSY = ("JPEG", "MPO")  # MPO is a JPEG of some cameras, followed by a second view
-
-JPEG_BLOCK, CORNER = 8, 4  # pixels
 
 # Pillow validates a file while decoding it, so a damaged file can raise almost any exception.
 DAMAGE = (
@@ -194,28 +191,9 @@ def _decode(picture: ImageFile, file: BinaryIO, path: Path, side: int | None = N
     """
     _check_strips(picture, path)
     picture.load()
-    reason = _missing_pixels(picture, file) if side is None else missing_in_jpeg(picture, file, side)
+    reason = missing_pixels(picture, file) if side is None else missing_in_jpeg(picture, file, side)
     if reason is not None:
         raise UserError(_incomplete(path, reason))
-
-
-def _missing_pixels(picture: ImageFile, file: BinaryIO) -> str | None:
-    """Return why a decoded PNG or JPEG is incomplete, or None.
-
-    - Missing rows of a PNG are zeros. If its last row is not, only an interlaced file can be incomplete.
-    - Missing blocks of a JPEG have one colour. If the end of the last block has several colours, only a progressive
-      file can be incomplete, which covers the frame many times. Colours of neighbours mix at the edges of a block.
-    """
-    width, height = picture.size
-    if picture.format == "PNG":
-        row = np.asarray(picture.crop((0, height - 1, width, height)))
-        return None if row.any() and "interlace" not in picture.info else missing_in_png(file)
-    if picture.format not in LOSSY:
-        return None
-    left, top = (max(side - CORNER, (side - 1) // JPEG_BLOCK * JPEG_BLOCK) for side in picture.size)
-    corner = np.asarray(picture.crop((left, top, width, height)))
-    several = bool((corner != corner[0, 0]).any()) and "progressive" not in picture.info
-    return None if several else missing_in_jpeg(picture, file)
 
 
 def _byte_values(picture: ImageFile, path: Path) -> UInt8[np.ndarray, "h w"]:
