@@ -201,12 +201,12 @@ def test_replays_equal_direct_calls_over_resets_other_shapes_and_batches_of_nan(
         answer = recorded(x)
         with cuda_graph.disabled():
             expected = plain(x)
-        assert torch.equal(answer, expected) or (answer.isnan().all() and number == 8), number
+        assert torch.equal(answer, expected), number
         assert not answer.requires_grad
         if hasattr(plain, "loss"):
-            assert torch.equal(recorded.loss, plain.loss) or number == 8
-    passes = 2 if method == "vptta" else 1
-    assert len(graphs) == passes * (16 - 1 - cuda_graph.WARM_UP_CALLS)
+            assert torch.equal(recorded.loss, plain.loss)
+    passes = 2 if method == "vptta" else 1  # the batch of another shape and that of NaN are not replayed
+    assert len(graphs) == passes * (16 - 2 - cuda_graph.WARM_UP_CALLS)
 
 
 def test_a_new_batch_norm_mode_applies_to_the_next_call(graphs):
