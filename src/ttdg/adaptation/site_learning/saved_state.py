@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.optim import Optimizer
 
+from ttdg.adaptation.site_learning.image_memory import ImageMemory
 from ttdg.errors import UserError
 
 OTHER = "it was saved with another network, another method or another version; start a new one"
@@ -54,3 +55,23 @@ def load_tensors(
             raise UserError(f"{name!r} has the shape {tuple(state[name].shape)} in the saved state: {OTHER}")
     for name, value in tensors.items():
         value.copy_(state[name])
+
+
+def learner_state(tensors: Mapping[str, Tensor], memory: ImageMemory) -> dict[str, Tensor]:
+    """Return copies on the CPU of the tensors of a learner and of its memory."""
+    stored = {f"memory.{name}": value for name, value in memory.state().items()}
+    return copies_on_cpu({**tensors, **stored})
+
+
+def load_learner_state(
+    tensors: Mapping[str, Tensor],
+    state: Mapping[str, Tensor],
+    generator: Generator,
+    memory: ImageMemory,
+    device: torch.device,
+) -> None:
+    """Copy a saved state into a learner: its tensors, its generator (the tensor "views") and its memory."""
+    load_tensors(tensors, state, ["memory.counts", "memory.generator"])
+    generator.set_state(tensors["views"])
+    stored = {n.removeprefix("memory."): v for n, v in state.items() if n.startswith("memory.")}
+    memory.load_state(stored, device)

@@ -165,16 +165,11 @@ class SelfTraining(GradientAdapter):
 
     def state(self) -> dict[str, Tensor]:
         """Copies of all state on the CPU: student, teacher, AdamW, memory and random generators."""
-        memory = {f"memory.{name}": value for name, value in self.memory.state().items()}
-        return saved_state.copies_on_cpu(self._tensors() | memory)
+        return saved_state.learner_state(self._tensors(), self.memory)
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue from a saved state of the same network and options."""
-        tensors = self._tensors()
-        saved_state.load_tensors(tensors, state, ["memory.counts", "memory.generator"])
-        self.generator.set_state(tensors["views"])
-        memory = {n.removeprefix("memory."): v for n, v in state.items() if n.startswith("memory.")}
-        self.memory.load_state(memory, self.device)
+        saved_state.load_learner_state(self._tensors(), state, self.generator, self.memory, self.device)
 
     def _tensors(self) -> dict[str, Tensor]:
         """The tensors that learning changes in place, and the state of the generator of views."""

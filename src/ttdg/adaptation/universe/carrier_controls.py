@@ -9,6 +9,7 @@ Both keep a bank of cells of sure images, and use the same features, labels and 
 While the bank is empty, cells take the labels of the source's universe points.
 """
 
+from abc import abstractmethod
 from typing import Literal
 
 import torch
@@ -75,8 +76,9 @@ class BankCarrier(Carrier):
         labels = self._from_bank(features)
         return torch.where((self.bank.weights > 0).any(), labels, carry(self.source, features, self.tau))
 
+    @abstractmethod
     def _from_bank(self, features: Features) -> CellLabels:
-        raise NotImplementedError
+        """Labels that the cells take from the bank."""
 
     def reset(self) -> None:
         """Free the bank."""
