@@ -13,7 +13,9 @@ from ttdg.evaluation.records import FORMAT, row_label
 LATER_RECIPE_FIELDS: Mapping[str, Any] = {"points": 40, "sampling": 4, "edges": 0.0, "tau": 0.1}
 
 # The same for options of methods: option → the value, as text, that rows had before the option existed.
-LATER_OPTIONS: Mapping[str, Mapping[str, str]] = {"universe": {"carrier": "'universe'", "agreeing": "False"}}
+LATER_OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "universe": {"carrier": "'universe'", "agreeing": "False", "scales": "False"}
+}
 
 # The same for fields of a scoring.
 LATER_SCORING_FIELDS: Mapping[str, Any] = {"tuning": None, "views": "plain", "learn": "all", "order": "site"}

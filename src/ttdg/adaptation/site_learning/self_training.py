@@ -37,6 +37,7 @@ from ttdg.networks import batchnorm
 from ttdg.networks.averaging import ema_update
 from ttdg.networks.capture import CaptureGuard
 from ttdg.networks.cuda_graph import GraphRunner
+from ttdg.networks.folding import FoldedNetwork
 
 POWER = 0.9  # exponent of the polynomial decay of the learning rate in the folder stream
 
@@ -71,6 +72,7 @@ class SelfTraining(GradientAdapter):
         self._lr = torch.tensor(lr, device=self.device) if self.device.type == "cuda" else None
         self._rate = torch.tensor(1 - momentum, device=self.device)
         self._average = list(self.teacher.parameters())
+        self._passes = [FoldedNetwork(x) for x in (network, self.teacher)]
         self._answer = GraphRunner(CaptureGuard(self.teacher))
         super().__init__(
             network, partial(soft_label_loss, head=head, dice=dice), list(network.parameters()), lr=lr,
@@ -152,7 +154,7 @@ class SelfTraining(GradientAdapter):
         enabled = self.device.type == "cuda"
         # A recorded graph must not read weights that autocast converted before the recording.
         with torch.autocast(self.device.type, torch.bfloat16, enabled, cache_enabled=False):
-            return network(images).float()
+            return next(each for each in self._passes if each.network is network)(images).float()
 
     @torch.no_grad()
     def reset(self) -> None:

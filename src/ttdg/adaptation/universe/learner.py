@@ -9,7 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ttdg.adaptation import losses
 from ttdg.adaptation.adapter import Assessment, Images, Logits, Progress, Remarking, SelfAssessing
+from ttdg.adaptation.answer_views import VIEW_SETS
 from ttdg.adaptation.judge.method import EvidenceKind, choose
 from ttdg.adaptation.site_learning.image_memory import ImageMemory
 from ttdg.adaptation.site_learning.self_training import SelfTraining
@@ -46,12 +48,13 @@ class UniverseLearner(SelfTraining, SelfAssessing, Remarking):
     def __init__(
         self, network: nn.Module, prior: Part, judge: Part, *, evidence: EvidenceKind, random_universe: bool,
         first: float, carried: float, weigh: bool, margin: float, warm_up: int, site_judge: bool = True,
-        carrier: CarrierName = "universe", agreeing: bool = False, **learning: Any,
+        carrier: CarrierName = "universe", agreeing: bool = False, scales: bool = True, **learning: Any,
     ) -> None:  # fmt: skip
         self.reader = SourceReader(copy.deepcopy(network), prior, judge, evidence, random_universe)
         self.prior = self.reader.prior
         self.first, self.carried, self.weigh, self.agreeing = first, carried, weigh, agreeing
         self.margin, self.warm_up = margin, warm_up
+        self.answer_views = VIEW_SETS["scales" if scales else "flips"]
         device = next(network.parameters()).device
         self.site_judge = SiteJudge(judge, evidence, device) if site_judge else None
         members = len(self.site_judge.regressor.weights) if self.site_judge else 1
@@ -147,7 +150,7 @@ class UniverseLearner(SelfTraining, SelfAssessing, Remarking):
         size = self.memory.columns["carried"].shape[2:]
         if not self.steps_taken[0]:
             return StoredLabels(self.memory).labels("judged", rows, size)
-        labels = self._mirrored(self.teacher, self._stored_images(rows))
+        labels = self._mirrored(self._stored_images(rows))
         return F.interpolate(labels, size=size, mode="area")
 
     def _belief(self, carried: CellLabels, labels: CellLabels) -> Float[Tensor, " n"]:
@@ -195,7 +198,7 @@ class UniverseLearner(SelfTraining, SelfAssessing, Remarking):
 
     def _opinions(self, images: Images, unadapted: Logits, features: Features) -> tuple[Tensor, ...]:
         """Probabilities of the candidates, and the fields of their predicted Dice."""
-        P = stack_candidates(unadapted.softmax(1), self._mirrored(self.teacher, images))
+        P = stack_candidates(unadapted.softmax(1), self._adapted(images))
         if self.site_judge is None:
             nothing = P.new_zeros(1, P.shape[1], len(P))
             return P, nothing, nothing[0], nothing[0]
@@ -205,16 +208,24 @@ class UniverseLearner(SelfTraining, SelfAssessing, Remarking):
     def evidence(self, images: Images) -> tuple[Float[Tensor, "3 b l h w"], dict[str, Float[Tensor, "3 b"]]]:
         """Probabilities and signals of the candidates, from which the site's judge is fitted."""
         reading = self.reader.read(images)
-        P = stack_candidates(reading.logits.softmax(1), self._mirrored(self.teacher, images))
+        P = stack_candidates(reading.logits.softmax(1), self._adapted(images))
         return P, self._signals(images, reading.features, P)
 
     def _signals(self, images: Images, features: Features, P: Tensor) -> dict[str, Tensor]:
         judge = self.reader.judge
         return site_signals(self.prior, judge.locations, judge.regions, images, features, P)
 
-    def _mirrored(self, network: nn.Module, images: Images) -> Float[Tensor, "b l h w"]:
-        """Probabilities averaged over the image and its mirror image."""
-        return mirror_mean(self._logits(network, torch.cat([images, images.flip(3)])), self.head)
+    def _mirrored(self, images: Images) -> Float[Tensor, "b l h w"]:
+        """The teacher's probabilities, averaged over the image and its mirror image."""
+        return mirror_mean(self._logits(self.teacher, torch.cat([images, images.flip(3)])), self.head)
+
+    def _adapted(self, images: Images) -> Float[Tensor, "b l h w"]:
+        """The teacher's probabilities, averaged over mirror images and sizes."""
+        answers = [
+            view.inverse(self._logits(self.teacher, view(images)), images.shape[2:])
+            for view in self.answer_views
+        ]
+        return torch.stack([losses.probabilities(logits, self.head) for logits in answers]).mean(0)
 
     def _stored_images(self, rows: Int[Tensor, " n"]) -> Images:
         return self.memory.network_input(self.memory.unit_images(rows), rows)
