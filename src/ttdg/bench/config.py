@@ -24,15 +24,14 @@ StreamName = Literal["online", "episodic", "continual", "offline", "folder"]
 LearnRule = Literal["all", "one-per-patient", "one-per-scene"]
 OrderName = Literal["site", "volume", "shuffled-volume"]
 ViewsName = Literal["plain", "flips", "scales"]
+StatisticsName = Literal["own", "eval", "mix", "batch"]
 Names = list[StrictStr]
 Positive = Annotated[StrictInt, Field(ge=1)]
 NonEmpty = {"min_length": 1}
 Scalar = StrictStr | bool | int | float
-SomeViews = Annotated[  # one name stands for a list of one
-    list[ViewsName],
-    Field(**NonEmpty),
-    BeforeValidator(lambda views: [views] if isinstance(views, str) else views),  # type: ignore[arg-type]
-]
+OneOrMore = BeforeValidator(lambda given: [given] if isinstance(given, str) else given)
+SomeViews = Annotated[list[ViewsName], Field(**NonEmpty), OneOrMore]  # type: ignore[arg-type]
+SomeStatistics = Annotated[list[StatisticsName], Field(**NonEmpty), OneOrMore]  # type: ignore[arg-type]
 
 
 class _Strict(BaseModel):
@@ -77,6 +76,7 @@ class MethodEntry(_Strict):
     parts: dict[StrictStr, dict[StrictStr, Any]] = {}
     grid: dict[StrictStr, Annotated[list[Scalar], Field(**NonEmpty)]] = {}  # type: ignore[arg-type]
     views: SomeViews | None = None  # over which answers are averaged, a row for each; None: the experiment's
+    statistics: SomeStatistics | None = None  # BatchNorm statistics, a row for each; None: the experiment's
 
     @model_validator(mode="after")
     def _check_published_is_not_tuned(self) -> "MethodEntry":
@@ -100,6 +100,7 @@ class Experiment(_Strict):
     streams: Annotated[list[StreamName], Field(**NonEmpty)] = ["online"]  # type: ignore[arg-type]
     batches: Annotated[list[Positive], Field(**NonEmpty)] = [4]  # type: ignore[arg-type]
     views: SomeViews = ["plain"]  # a row of every method for each of them
+    statistics: SomeStatistics = ["own"]  # a row for each, of the methods that allow it
     learn: LearnRule = "all"  # images from which the folder stream learns; all images are answered
     seeds: list[StrictInt] | None = None
     tuned: bool = False  # rows without options get options chosen by `tune`, for each split of sites
@@ -209,7 +210,7 @@ def _in_words(error: ValidationError) -> str:
         elif (
             mistake["type"] in ("string_type", "literal_error")
             and "methods" in where[:-1]
-            and "views" not in where
+            and not {"views", "statistics"} & {*where}
         ):
             continue  # another alternative of the union; the mistake of the intended alternative is reported
         clauses.append(": ".join([*(part for part in where if not _is_union_alternative(part)), message]))

@@ -96,9 +96,10 @@ def tune_job(job: Tuning, folder: RunFolder) -> dict[str, Any]:
         held_out_images(sites[name], card.benchmark, card.sources[name]["fingerprint"])
         for name in card.sources
     ]
-    found = tune(model, job.method, images, Search(**job.search), job.configurations)
+    found = tune(model, job.method, images, Search(**job.search), job.configurations, job.statistics)
+    base = {} if job.statistics == "own" else {"statistics": job.statistics}
     return {"method": job.method, "sources": list(card.sources), "model": card.sha256, "search": dict(job.search),
-            **search_record(found), "code": code_hash(), "versions": versions()}  # fmt: skip
+            **base, **search_record(found), "code": code_hash(), "versions": versions()}  # fmt: skip
 
 
 def score_job(job: Scoring, folder: RunFolder) -> tuple[dict[str, Any], list[Row]]:

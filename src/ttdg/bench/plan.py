@@ -56,7 +56,7 @@ def _expand(
     splits = transfers(experiment.protocol, list(data.sites), experiment.sources, experiment.targets)
     rows = method_variants(
         experiment.methods, config.parts, config.recipe, experiment.tuned, data.benchmark["name"],
-        experiment.views,
+        experiment.views, experiment.statistics,
     )  # fmt: skip
     seeds = config.seeds if experiment.seeds is None else experiment.seeds
     prints: dict[tuple[Target, ...], dict[str, str]] = {}
@@ -86,7 +86,7 @@ def _expand(
                     model.training, variant.method, variant.options, variant.default_options(), targets,
                     prints[targets], stream, batch, seed, experiment.cases, experiment.limit, experiment.shuffle,
                     experiment.surfaces, experiment.instances, model.fittings, tuning, variant.views,
-                    experiment.learn if METHODS[variant.method].memory else "all", experiment.order,
+                    experiment.learn if METHODS[variant.method].memory else "all", experiment.order, variant.statistics,
                 )  # fmt: skip
                 names = "+".join(transfer.sources)
                 entry = TableEntry(experiment.name, experiment.protocol, variant.label, names, key_of(job))
@@ -152,6 +152,7 @@ def _tuning(
         variant.configurations,
         variant.default_options(),
         model.fittings,
+        variant.statistics,
     )
     return key_of(job), {**model.jobs, key_of(job): job}
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ttdg.adaptation import METHODS, checked, defaults, effective_views, needs_tissues
+from ttdg.adaptation import METHODS, checked, defaults, effective_statistics, effective_views, needs_tissues
 from ttdg.bench.config import MethodEntry
 from ttdg.bench.fitting import FITTERS, check_part_settings
 from ttdg.checkpoints import file_hash
@@ -29,6 +29,7 @@ class MethodVariant:
         recipe: Recipe of the source model as a training job states it; the seed of the job replaces its seed.
         configurations: Candidate options of a tuned row; empty if the row is not tuned.
         views: Views over which the answers are averaged; a tuned row has the options chosen without views.
+        statistics: BatchNorm statistics under the method; a tuned row has the options chosen with them.
     """
 
     label: str
@@ -38,6 +39,7 @@ class MethodVariant:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     configurations: tuple[Mapping[str, Any], ...] = ()
     views: str = "plain"
+    statistics: str = "own"
 
     def default_options(self) -> dict[str, str]:
         """Return the options that keep their default, as text."""
@@ -52,6 +54,7 @@ def method_variants(
     tuned: bool = False,
     benchmark: str = "",
     views: Sequence[str] = ("plain",),
+    statistics: Sequence[str] = ("own",),
 ) -> list[MethodVariant]:
     """Expand the `methods` of an experiment into table rows.
 
@@ -68,7 +71,7 @@ def method_variants(
             variant = _variant(entry, dict(point), parts, recipe, benchmark)
             if tuned and not entry.grid and (entry.tuned or not entry.options):
                 variant = replace(variant, configurations=_candidates(entry.method, variant.options))
-            rows += _with_views(variant, entry, views)
+            rows += _on_axes(variant, entry, statistics, views)
     labels = [variant.label for variant in rows]
     if twice := next((label for label in labels if labels.count(label) > 1), None):
         raise UserError(f"two rows of a table have the name {twice!r}; give one of them another `name:`")
@@ -153,19 +156,27 @@ def _given_options(entry: MethodEntry, benchmark: str) -> dict[str, Any]:
     return setting
 
 
-def _with_views(variant: MethodVariant, entry: MethodEntry, views: Sequence[str]) -> list[MethodVariant]:
-    """Return the row once for each of the views: the entry's, or `views`, those of the experiment.
+def _on_axes(
+    variant: MethodVariant, entry: MethodEntry, statistics: Sequence[str], views: Sequence[str]
+) -> list[MethodVariant]:
+    """Return the row once for each of the BatchNorm statistics and views: the entry's, or those of the experiment.
 
-    A method that predicts mirror images itself gets no row with flips, because it would repeat the plain row.
+    A method that allows no other statistics than its own has one row for all of them, and a method that predicts mirror
+    images itself gets no row with flips, because they would repeat the other row.
     """
-    wanted = entry.views or views
-    if list(wanted) == ["plain"]:
+    wanted = entry.statistics or statistics, entry.views or views
+    if [*map(list, wanted)] == [["own"], ["plain"]]:
         return [variant]
-    named = entry.name is not None and len(entry.views or ()) == 1
-    return [
-        replace(variant, views=name, label=variant.label if named else row_label(variant.label, name))
-        for name in dict.fromkeys(effective_views(METHODS[variant.method], name) for name in wanted)
-    ]
+    method, rows = METHODS[variant.method], []
+    bases = dict.fromkeys(effective_statistics(method, name) for name in wanted[0])
+    for base, view in itertools.product(
+        bases, dict.fromkeys(effective_views(method, name) for name in wanted[1])
+    ):
+        said = "own" if entry.name and len(entry.statistics or ()) == 1 else base  # the entry's name says it
+        seen = "plain" if entry.name and len(entry.views or ()) == 1 else view
+        label = row_label(variant.label, seen, said)
+        rows.append(replace(variant, label=label, views=view, statistics=base))
+    return rows
 
 
 def _candidates(method: str, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:

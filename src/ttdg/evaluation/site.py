@@ -28,6 +28,7 @@ class Setting:
     batch: int
     seed: int = 0
     views: str = "plain"  # over which the answers are averaged
+    statistics: str = "own"  # of BatchNorm, under the method
 
 
 def evaluate_site(
@@ -83,7 +84,7 @@ def evaluate_site(
         volumes=complete_volumes(images, readable.size, spacing=surfaces) if readable.volumes else (),
     )
     seed_all(setting.seed)
-    adapter = build_adapter(model, setting.method, options or {}, setting.views)
+    adapter = build_adapter(model, setting.method, options or {}, setting.views, setting.statistics)
     score = measure_all(surfaces, volumes=readable.volumes)
 
     def measure(logits: Tensor, labels: Tensor, regions: Regions) -> dict[str, Tensor]:
