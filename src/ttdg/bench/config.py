@@ -66,7 +66,7 @@ class MethodEntry(_Strict):
 
     A key of `grid` is an option of the method, PART.SETTING for a setting of a part that the method needs, or
     recipe.FIELD, which trains a separate source model for each value. With `options: published`, `method: all` stands
-    for every method that has a published setting.
+    for every method that has a published setting, and `method: continual` for those published as continual.
     """
 
     method: StrictStr
@@ -96,7 +96,7 @@ class Experiment(_Strict):
     targets: Names = []
     cases: Literal["all", "held-out"] = "all"
     limit: Positive | None = None  # number of images per target, taken from the start of the stream
-    methods: Literal["all"] | Annotated[list[StrictStr | MethodEntry], Field(**NonEmpty)] = "all"  # type: ignore[arg-type]
+    methods: Literal["all", "continual"] | Annotated[list[StrictStr | MethodEntry], Field(**NonEmpty)] = "all"  # type: ignore[arg-type]
     streams: Annotated[list[StreamName], Field(**NonEmpty)] = ["online"]  # type: ignore[arg-type]
     batches: Annotated[list[Positive], Field(**NonEmpty)] = [4]  # type: ignore[arg-type]
     views: SomeViews = ["plain"]  # a row of every method for each of them
@@ -214,7 +214,10 @@ def _in_words(error: ValidationError) -> str:
         ):
             continue  # another alternative of the union; the mistake of the intended alternative is reported
         clauses.append(": ".join([*(part for part in where if not _is_union_alternative(part)), message]))
-    return "; ".join(dict.fromkeys(clauses)) or "`methods` must be `all` or a list of names and entries"
+    return (
+        "; ".join(dict.fromkeys(clauses))
+        or "`methods` must be `all`, `continual` or a list of names and entries"
+    )
 
 
 def _is_union_alternative(part: str) -> bool:

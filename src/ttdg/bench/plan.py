@@ -54,6 +54,7 @@ def _expand(
     config: Config, experiment: Experiment, data: DataSummary
 ) -> Iterator[tuple[Scoring, TableEntry, Mapping[str, Job]]]:
     splits = transfers(experiment.protocol, list(data.sites), experiment.sources, experiment.targets)
+    _check_continual(experiment, splits)
     rows = method_variants(
         experiment.methods, config.parts, config.recipe, experiment.tuned, data.benchmark["name"],
         experiment.views, experiment.statistics,
@@ -77,7 +78,7 @@ def _expand(
                 )
                 tuning, tuning_jobs = _tuning(config, variant, data, transfer.sources, search)
                 required = {**model.jobs, **tuning_jobs}
-            for targets in _streams(stream, transfer):
+            for targets in _streams(stream, transfer, seed):
                 if targets not in prints:
                     prints[targets] = {
                         s: data.fingerprints[s] for t in targets for s in _scorable(t, data, experiment.cases)
@@ -157,9 +158,25 @@ def _tuning(
     return key_of(job), {**model.jobs, key_of(job): job}
 
 
-def _streams(stream: str, transfer: Transfer) -> list[tuple[Target, ...]]:
-    """Group targets into streams: a continual stream has all targets, any other stream has one."""
-    return [transfer.targets] if stream == "continual" else [(target,) for target in transfer.targets]
+def _streams(stream: str, transfer: Transfer, seed: int) -> list[tuple[Target, ...]]:
+    """Group targets into streams: a continual stream has all targets, any other stream has one.
+
+    The seed says with which target a continual stream begins; the others follow in their order, the first after the
+    last. Over several seeds no site is always the first.
+    """
+    if stream != "continual":
+        return [(target,) for target in transfer.targets]
+    first = seed % len(transfer.targets)
+    return [transfer.targets[first:] + transfer.targets[:first]]
+
+
+def _check_continual(experiment: Experiment, splits: Sequence[Transfer]) -> None:
+    """Raise a UserError for a continual stream over single targets, because it would repeat the online stream."""
+    if "continual" in experiment.streams and all(len(transfer.targets) == 1 for transfer in splits):
+        raise UserError(
+            f"{experiment.name!r} has a continual stream, but each of its models has one target; use the protocol "
+            "single-to-each or fixed-source, or the stream online"
+        )
 
 
 def _training(recipe: Mapping[str, Any], data: DataSummary, sources: Sequence[str], seed: int) -> Training:

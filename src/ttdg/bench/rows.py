@@ -16,6 +16,8 @@ from ttdg.evaluation.records import row_label
 from ttdg.evaluation.search_space import configurations, published_options
 from ttdg.training import Recipe
 
+GROUPS = ("all", "continual")  # names that stand for several methods
+
 
 @dataclass(frozen=True)
 class MethodVariant:
@@ -58,7 +60,8 @@ def method_variants(
 ) -> list[MethodVariant]:
     """Expand the `methods` of an experiment into table rows.
 
-    `all`, alone or in a list, stands for every method whose parts are trained with the model or can be fitted.
+    `all`, alone or in a list, stands for every method whose parts are trained with the model or can be fitted, and
+    `continual` for those of them that were published with a stream that is never reset.
     With `tuned`, a row without options gets candidate configurations if its method has a grid to search. `benchmark`
     matters for methods that are published with other options there.
     """
@@ -81,16 +84,16 @@ def method_variants(
 def _entries(
     row: str | MethodEntry, recipe: Mapping[str, Any], tuned: bool, benchmark: str
 ) -> list[MethodEntry]:
-    """Return the entries of a name, of `all`, or of `all` as published.
+    """Return the entries of a name, of a group of methods, or of a group as published.
 
     The latter has a row for every method whose published setting differs from its defaults or, in a tuned experiment,
     may differ from the tuned one.
     """
     if isinstance(row, str):
-        return [MethodEntry(method=name) for name in (_every_method(recipe) if row == "all" else [row])]
-    if row.method != "all" or row.options != "published":
+        return [MethodEntry(method=name) for name in (_group(row, recipe) if row in GROUPS else [row])]
+    if row.method not in GROUPS or row.options != "published":
         return [row]
-    settings = {name: published_options(name, benchmark) for name in _every_method(recipe)}
+    settings = {name: published_options(name, benchmark) for name in _group(row.method, recipe)}
     return [
         row.model_copy(update={"method": name})
         for name, setting in settings.items()
@@ -98,14 +101,16 @@ def _entries(
     ]
 
 
-def _every_method(recipe: Mapping[str, Any]) -> list[str]:
-    """Return the methods whose parts are trained with the model or can be fitted, and that can use its universe."""
+def _group(group: str, recipe: Mapping[str, Any]) -> list[str]:
+    """Return the methods of a group whose parts come with the model or can be fitted, and that can use its universe."""
     own = recipe_of_job(recipe)
     available, tissues = {*FITTERS, *parts_from_training(own)}, own.get("universe_loss") != "literal"
     return [
         name
         for name, method in METHODS.items()
-        if {*method.parts} <= available and (tissues or not needs_tissues(name))
+        if {*method.parts} <= available
+        and (tissues or not needs_tissues(name))
+        and group in ("all", method.reset)
     ]
 
 
