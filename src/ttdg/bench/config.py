@@ -144,6 +144,7 @@ class Config(_Strict):
     recipe: dict[StrictStr, Any] = {}
     parts: dict[StrictStr, dict[StrictStr, Any]] = {}
     tune: Tune | None = None
+    deterministic: bool = False  # tune and score with a fixed order of sums on a GPU, where PyTorch has one
     baseline: StrictStr = "source"
     harm: Annotated[float, Field(gt=0)] = (
         5.0  # an image that loses more Dice points than this counts as harmed

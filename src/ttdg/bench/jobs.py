@@ -18,10 +18,11 @@ LATER_OPTIONS: Mapping[str, Mapping[str, str]] = {"universe": {"carrier": "'univ
 # The same for fields of a scoring.
 LATER_SCORING_FIELDS: Mapping[str, Any] = {
     "tuning": None, "views": "plain", "learn": "all", "order": "site", "statistics": "own",
+    "deterministic": False,
 }  # fmt: skip
 
 # The same for fields of a tuning.
-LATER_TUNING_FIELDS: Mapping[str, Any] = {"statistics": "own"}
+LATER_TUNING_FIELDS: Mapping[str, Any] = {"statistics": "own", "deterministic": False}
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Tuning:
     defaults: Mapping[str, str]  # option → default as text, for options that are not searched
     fittings: Mapping[str, str] = field(default_factory=dict)
     statistics: str = "own"  # BatchNorm statistics under the method; see `ttdg.adaptation.statistics_base`
+    deterministic: bool = False  # with a fixed order of sums on a GPU; see `ttdg.networks.determinism`
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class Scoring:
     )
     order: str = "site"  # whether images come volume by volume; see `ttdg.data.volumes.grouping.Order`
     statistics: str = "own"  # BatchNorm statistics under the method; see `ttdg.adaptation.statistics_base`
+    deterministic: bool = False  # with a fixed order of sums on a GPU; see `ttdg.networks.determinism`
 
 
 Job = Training | Fitting | Tuning | Scoring

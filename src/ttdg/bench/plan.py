@@ -88,6 +88,7 @@ def _expand(
                     prints[targets], stream, batch, seed, experiment.cases, experiment.limit, experiment.shuffle,
                     experiment.surfaces, experiment.instances, model.fittings, tuning, variant.views,
                     experiment.learn if METHODS[variant.method].memory else "all", experiment.order, variant.statistics,
+                    config.deterministic,
                 )  # fmt: skip
                 names = "+".join(transfer.sources)
                 entry = TableEntry(experiment.name, experiment.protocol, variant.label, names, key_of(job))
@@ -154,6 +155,7 @@ def _tuning(
         variant.default_options(),
         model.fittings,
         variant.statistics,
+        config.deterministic,
     )
     return key_of(job), {**model.jobs, key_of(job): job}
 

@@ -75,6 +75,9 @@ def evaluate_command(
         ),
     ] = "site",
     surfaces: Annotated[bool, typer.Option(help="Also HD95 and ASSD.")] = False,
+    deterministic: Annotated[
+        bool, typer.Option(help="Repeatable gradients on a GPU, where PyTorch has them; may be slower.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -143,7 +146,16 @@ def evaluate_command(
     for name, chosen in wanted.items():
         for each in methods:
             own = effective_views(METHODS[each], views)
-            setting = Setting(name, each, stream, batch, max(shuffle, 0), own, bases[each])  # type: ignore[arg-type]
+            setting = Setting(
+                name,
+                each,
+                stream,
+                batch,
+                max(shuffle, 0),
+                own,
+                bases[each],
+                deterministic,  # type: ignore[arg-type]
+            )
             with progress_bar(f"{each} on {name}", len(chosen.cases)) as progress:
                 result = evaluate_site(
                     loaded, chosen, described, setting, options=options[each], held_out=cases == "held-out",
