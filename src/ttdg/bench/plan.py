@@ -63,10 +63,10 @@ def _expand(
     prints: dict[tuple[Target, ...], dict[str, str]] = {}
     sites = data.sites.items() if experiment.tuned else ()
     counts = {name: (len(site.cases), len(split(site.cases)[1])) for name, site in sites}
-    for seed, transfer, variant in itertools.product(seeds, splits, rows):
-        model = _prepared_model(variant, data, transfer.sources, seed)
+    for seed, transfer, row in itertools.product(seeds, splits, rows):
+        model = _prepared_model(row, data, transfer.sources, seed)
         for stream, batch in itertools.product(experiment.streams, experiment.batches):
-            tuning, required = None, model.jobs
+            variant, tuning, required = row.on_stream(stream), None, model.jobs
             if variant.configurations:
                 search = _search(
                     config,

@@ -9,7 +9,7 @@ from typing import Any
 
 from ttdg.adaptation import METHODS, checked, defaults, effective_statistics, effective_views, needs_tissues
 from ttdg.bench.config import MethodEntry
-from ttdg.bench.fitting import FITTERS, check_part_settings
+from ttdg.bench.fitting import FITTERS, check_fittable, check_part_settings, parts_from_training
 from ttdg.checkpoints import file_hash
 from ttdg.errors import UserError, suggestion
 from ttdg.evaluation.records import row_label
@@ -42,6 +42,12 @@ class MethodVariant:
     configurations: tuple[Mapping[str, Any], ...] = ()
     views: str = "plain"
     statistics: str = "own"
+
+    def on_stream(self, stream: str) -> "MethodVariant":
+        """Return the row with the candidate options of this stream."""
+        if not self.configurations or stream != "folder" or not METHODS[self.method].folder_grid:
+            return self
+        return replace(self, configurations=_candidates(self.method, self.options, stream))
 
     def default_options(self) -> dict[str, str]:
         """Return the options that keep their default, as text."""
@@ -144,7 +150,7 @@ def _variant(
             needed[group][key] = point[name]
         elif group != "recipe":
             options[name] = point[name]
-    _check_fittable(method, needed)
+    check_fittable(method, needed)
     for name, settings in needed.items():
         check_part_settings(name, settings)
     values = {name: checked(method, name, value) for name, value in options.items()}
@@ -184,16 +190,13 @@ def _on_axes(
     return rows
 
 
-def _candidates(method: str, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+def _candidates(
+    method: str, given: Mapping[str, Any], stream: str = "online"
+) -> tuple[Mapping[str, Any], ...]:
     """Return the configurations a search tries, with the given options fixed; empty if only one remains."""
-    points = [{**point, **given} for point in configurations(method)]
+    points = [{**point, **given} for point in configurations(method, stream)]
     different = tuple(point for number, point in enumerate(points) if point not in points[:number])
     return different if len(different) > 1 else ()
-
-
-def parts_from_training(recipe: Mapping[str, Any]) -> frozenset[str]:
-    """Return the parts that a training with this recipe makes."""
-    return frozenset({"prior"} if recipe["universe"] else ())
 
 
 def recipe_of_job(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,15 +231,6 @@ def _check_used(method: str, where: str, names: Iterable[str], known: Collection
             raise UserError(
                 f"`{where}` of method {method!r} sets a part {name!r}, which is not fitted for it{hint}; "
                 "correct the name or remove it"
-            )
-
-
-def _check_fittable(method: str, needed: Mapping[str, object]) -> None:
-    for name in needed:
-        if name not in FITTERS:
-            raise UserError(
-                f"method {method!r} needs the part {name!r}, which neither the recipe nor a fitter makes; "
-                "remove the method, or train a prior with `universe: 0.1` in the recipe if it needs a prior"
             )
 
 

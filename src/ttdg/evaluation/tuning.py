@@ -176,15 +176,16 @@ def tune(
     While the best lies at an edge of the grid, the next value beyond that edge is tried too, as often as the search
     allows.
     """
-    wanted, sites = configurations(method) if points is None else points, with_images(held_out)
+    sites, stream = with_images(held_out), search.stream
+    wanted = configurations(method, stream) if points is None else points
     trials = [run_trial(model, method, options, sites, search, base) for options in wanted]
-    further = beyond_edge(method, _best(trials).options, wanted)
+    further = beyond_edge(method, _best(trials).options, wanted, stream)
     for _ in range(search.extensions):
         if further is None or math.isnan(_best(trials).dice):
             break
         trial = run_trial(model, method, further[1], sites, search, base)
         trials.append(replace(trial, added=True))
-        further = beyond_edge(method, _best(trials).options, [trial.options for trial in trials])
+        further = beyond_edge(method, _best(trials).options, [trial.options for trial in trials], stream)
     best, edge = _best(trials), further[0] if further and search.extensions else None
     lengths, distinct = images_found(sites, search), distinct_images(sites, search)
     return Tuned(method, best.options, best.dice, tuple(trials), lengths, distinct, edge)

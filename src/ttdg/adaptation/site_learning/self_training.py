@@ -242,4 +242,5 @@ METHOD = Method(
     published=None,
     options=OPTIONS,
     grid={"lr": (3e-5, 1e-4, 3e-4), "steps": (2, 4)},
+    folder_grid={"lr": (3e-5, 1e-4, 3e-4), "folder_steps": (300, 600)},
 )
