@@ -234,3 +234,12 @@ def test_methods_that_learn_a_site_have_other_searches_in_the_folder_stream(plan
     for job in of(Scoring, run).values():
         assert tunings[job.tuning].search.get("stream", "online") == job.stream
         assert not {*tunings[job.tuning].configurations[0]} & job.defaults.keys()
+
+
+@pytest.mark.parametrize(("budget", "limit", "length"), [(30, None, 10), (30, 6, 6), (2, 6, 1), (None, 6, 6)])
+def test_a_budget_bounds_the_length_of_the_streams_and_never_the_number_of_hospitals(
+    planned, budget, limit, length
+):
+    fields = {**TUNED, "limit": limit}
+    for job in of(Tuning, planned(fields, tune={"hospitals": 3, "budget": budget})).values():
+        assert (job.search["hospitals"], job.search["images"]) == (3, length)

@@ -55,6 +55,9 @@ class Tune(_Strict):
 
     hospitals: Positive | None = None  # None: three to eight, fewer the longer their streams
     images: Positive | None = None  # per hospital; None: the experiment's `limit`, or the largest source site
+    budget: Positive | None = (
+        None  # images of all hospitals together, at most; bounds the length of their streams
+    )
     batch: Positive | None = None  # None: the batch size of the row
     farthest: Annotated[float, Field(gt=0)] = 1.0
     seed: StrictInt = 0

@@ -122,8 +122,11 @@ def _search(
     held_out = [count for _, count in counts]
     sizes = held_out if experiment.cases == "held-out" else [size for size, _ in counts]
     images = config.tune.images or stream_length(experiment.limit, sizes)
+    hospitals = config.tune.hospitals or hospital_count(images)
+    if config.tune.budget is not None:
+        images = max(1, min(images, config.tune.budget // hospitals))
     return Search(
-        config.tune.hospitals or hospital_count(images),
+        hospitals,
         images,
         config.tune.batch or batch,
         config.tune.farthest,
