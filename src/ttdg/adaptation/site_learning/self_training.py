@@ -80,9 +80,8 @@ class SelfTraining(GradientAdapter):
     def __call__(self, images: Images) -> Logits:
         """Store the batch, learn from the memory, and return the teacher's logits."""
         self._remember(images)
-        if len(self.memory):
-            for _ in range(self.steps):
-                self._learn()
+        for _ in range(self.steps):
+            self._learn()
         return self.predict_frozen(images)
 
     def _remember(self, images: Images) -> None:
