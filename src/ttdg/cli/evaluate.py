@@ -147,15 +147,8 @@ def evaluate_command(
         for each in methods:
             own = effective_views(METHODS[each], views)
             setting = Setting(
-                name,
-                each,
-                stream,
-                batch,
-                max(shuffle, 0),
-                own,
-                bases[each],
-                deterministic,  # type: ignore[arg-type]
-            )
+                name, each, stream, batch, max(shuffle, 0), own, bases[each], deterministic,  # type: ignore[arg-type]
+            )  # fmt: skip
             with progress_bar(f"{each} on {name}", len(chosen.cases)) as progress:
                 result = evaluate_site(
                     loaded, chosen, described, setting, options=options[each], held_out=cases == "held-out",

@@ -8,9 +8,10 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch.utils import deterministic
+import torch.utils.deterministic
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # cuBLAS reads it at the first matrix product of a process
 FIXED_WORKSPACE = ":4096:8"
@@ -24,6 +25,7 @@ def deterministic_algorithms() -> Iterator[None]:
     Operations without such an implementation stay as they are, and one warning names each of them. New tensors are not
     filled, which PyTorch would do by default in this mode and which costs time.
     """
+    deterministic: Any = torch.utils.deterministic
     settings = torch.get_deterministic_debug_mode(), deterministic.fill_uninitialized_memory
     cudnn = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
     workspace = os.environ.get(WORKSPACE)
