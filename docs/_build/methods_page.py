@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from ttdg.adaptation import METHODS, Method, allowed, defaults
 from ttdg.checkpoints import how_to_make
-from ttdg.evaluation.search_space import grid_of, published_text
+from ttdg.evaluation.search_space import grid_text, published_text
 
 INTRODUCTION = """# Methods
 
@@ -57,7 +57,7 @@ def section(name: str) -> str:
         ("parts", "; ".join(f"`{part}`: {how_to_make(part)}" for part in method.parts) or "none"),
         ("origin of the defaults", method.origin),
         ("published", published_text(name)),
-        ("tuned over", "; ".join(f"{k}: {', '.join(map(str, v))}" for k, v in grid_of(name).items()) or "nothing"),
+        ("tuned over", grid_text(name)),
     ]  # fmt: skip
     parts = [f"## {name} {{ #{anchor(name)} }}", sentence(method.summary), table(("", ""), facts)]
     parts += [options_table(name, method) if defaults(name) else "This method has no options."]

@@ -9,6 +9,7 @@ from pathlib import Path
 import studies
 from gains import gains_figure, gains_table
 from ttdg.bench.results import read_table
+from ttdg.bench.verification import verification_state
 from ttdg.report.comparison import report_tables
 from ttdg.report.formats import to_markdown
 from ttdg.report.leaderboard import build_leaderboards
@@ -68,6 +69,7 @@ TABLES: Mapping[str, Callable[[], str]] = {  # name in `<!-- table: NAME -->` â†
     "source-recipes": studies.source_recipes,
     "drawn-hospitals": studies.drawn_hospitals,
     "speed": studies.speed,
+    "verified": lambda: verified_table(),
 }
 
 
@@ -79,9 +81,21 @@ def pages() -> dict[str, str]:
 
 def run_page(run: str, title: str) -> str:
     """Every table of one run."""
+    table = read_table(RECORDS / run)
     head = f"# {title}\n\nThe records are in `docs/records/{run}`. `ttdg report docs/records/{run}` makes these tables."
-    views = report_tables(read_table(RECORDS / run))
+    head += f" The records are {verification_state(RECORDS / run, table)}."
+    views = report_tables(table)
     return "\n\n".join([head, FILTER, *map(view_text, views)]) + "\n"
+
+
+def verified_table() -> str:
+    """Whether the records of each run were run again."""
+    lines = ["| run | `ttdg verify` |", "|---|---|"]
+    for run, title in RUNS.items():
+        lines.append(
+            f"| [{title}](tables/{run}.md) | {verification_state(RECORDS / run, read_table(RECORDS / run))} |"
+        )
+    return "\n".join(lines)
 
 
 def leaderboard_page() -> str:

@@ -185,3 +185,26 @@ def test_a_ceiling_is_scored_on_patients_that_its_model_was_not_trained_on(plann
             trained = {case.name for case in split(find_sites(discs)[target.name].cases)[0]}
             assert images
             assert not trained & {case.name for _, case in images}
+
+
+def test_seeds_begin_a_continual_stream_with_different_targets_and_every_target_has_its_rows(planned):
+    run = planned(SINGLE | {"streams": ["continual"], "sources": ["east"]}, seeds=[0, 1, 2])
+    orders = {job.seed: tuple(target.name for target in job.targets) for job in scorings(run)}
+    assert orders == {0: ("south", "west"), 1: ("west", "south"), 2: ("south", "west")}
+
+
+def test_a_continual_stream_over_single_targets_is_refused_because_it_is_the_online_stream(planned):
+    with pytest.raises(UserError, match="one target; use the protocol single-to-each"):
+        planned(
+            {"name": "main", "protocol": "leave-one-out", "methods": ["source"], "streams": ["continual"]}
+        )
+
+
+def test_continual_stands_for_the_methods_that_were_published_so(planned):
+    expected = ["cotta", "dua", "itta", "pass", "sictta", "vptta"]
+    for methods in ("continual", ["continual"]):
+        run = planned(SINGLE | {"methods": methods, "streams": ["continual"]})
+        assert sorted({entry.label for entry in run.entries}) == expected
+    published = [{"method": "continual", "options": "published"}]
+    run = planned(SINGLE | {"methods": published, "streams": ["continual"]})
+    assert {entry.label.removesuffix(", as published") for entry in run.entries} <= {*expected}

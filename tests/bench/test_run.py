@@ -197,3 +197,12 @@ def test_records_of_another_format_are_refused_in_words(finished, tmp_path):
     path.write_bytes(b"torn")
     with pytest.raises(UserError, match="is not a record of this benchmark"):
         read_about(path)
+
+
+@pytest.mark.slow
+def test_a_continual_record_has_rows_of_every_site_of_its_stream(started, place, inline):
+    run = started({"name": "main", "protocol": "single-to-each", "sources": ["west"], "limit": 4,
+                   "methods": ["dua"], "streams": ["continual"]})  # fmt: skip
+    assert not run_jobs(dict(run.jobs), place, lambda: inline).failed
+    (record,) = (place.record(key) for key, job in run.jobs.items() if isinstance(job, Scoring))
+    assert read_about(record)["dice"].keys() == {"east", "south"}

@@ -32,7 +32,8 @@ def test_jobs_that_were_there_before_tuning_keep_their_keys(planned):
         fields = asdict(job)
         kind = "score" if isinstance(job, Scoring) else "train"
         if kind == "score":
-            later = {"tuning": None, "views": "plain", "learn": "all", "order": "site"}
+            later = {"tuning": None, "views": "plain", "learn": "all", "order": "site", "statistics": "own",
+                     "deterministic": False}  # fmt: skip
             assert {name: fields.pop(name) for name in later} == later
         if kind == "train":
             later = {"points": 40, "sampling": 4, "edges": 0.0, "tau": 0.1}
@@ -61,6 +62,7 @@ def test_a_search_without_later_fields_has_the_key_it_always_had(planned):
     tunings = of(Tuning, planned(TUNED, tune={**SEARCH, "extensions": 0}))
     for key, job in tunings.items():
         fields = {**asdict(job), "search": {**FIELDS, **({"repeat": True} if "repeat" in job.search else {})}}
+        assert (fields.pop("statistics"), fields.pop("deterministic")) == ("own", False)
         text = json.dumps({"format": 1, "kind": "tune", **fields}, sort_keys=True)
         assert key == hashlib.sha256(text.encode()).hexdigest()[:16]
     one = planned(
@@ -209,3 +211,35 @@ def test_tuning_on_nothing_is_a_mistake_that_is_named(planned):
         planned(TUNED)
     with pytest.raises(UserError, match="unknown key 'hospital'; did you mean 'hospitals'"):
         planned(TUNED, tune={"hospital": 3})
+
+
+def test_methods_that_learn_a_site_have_other_searches_in_the_folder_stream(planned):
+    fields = {
+        "name": "main",
+        "protocol": "leave-one-out",
+        "targets": ["west"],
+        "methods": ["self-training", "tent"],
+    }
+    run = planned({**fields, "tuned": True, "streams": ["online", "folder"]}, tune=SEARCH)
+    tunings = of(Tuning, run)
+    searched = {(job.method, job.search.get("stream", "online")): job for job in tunings.values()}
+    for (method, stream), own in (
+        (("self-training", "online"), "steps"),
+        (("self-training", "folder"), "folder_steps"),
+    ):
+        job = searched[method, stream]
+        assert {own, "lr"} == {*job.configurations[0]}
+        assert own not in job.defaults
+    assert searched["tent", "online"].configurations == searched["tent", "folder"].configurations
+    for job in of(Scoring, run).values():
+        assert tunings[job.tuning].search.get("stream", "online") == job.stream
+        assert not {*tunings[job.tuning].configurations[0]} & job.defaults.keys()
+
+
+@pytest.mark.parametrize(("budget", "limit", "length"), [(30, None, 10), (30, 6, 6), (2, 6, 1), (None, 6, 6)])
+def test_a_budget_bounds_the_length_of_the_streams_and_never_the_number_of_hospitals(
+    planned, budget, limit, length
+):
+    fields = {**TUNED, "limit": limit}
+    for job in of(Tuning, planned(fields, tune={"hospitals": 3, "budget": budget})).values():
+        assert (job.search["hospitals"], job.search["images"]) == (3, length)

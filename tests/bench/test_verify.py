@@ -12,12 +12,13 @@ from typer.testing import CliRunner
 from ttdg.bench.jobs import Scoring, Training
 from ttdg.bench.results import pack_run, read_table
 from ttdg.bench.run_file import read_run, write_run
-from ttdg.bench.verification import verification_state
+from ttdg.bench.verification import verification_state, verified_records
 from ttdg.bench.verify import verify_run
 from ttdg.cli import app
 from ttdg.errors import UserError
 from ttdg.evaluation.records import read_about, read_rows, write_rows
 from ttdg.report.leaderboard import write_leaderboard
+from ttdg.report.verified import verification_tables
 from ttdg.report.write import pack_verification
 
 
@@ -120,3 +121,48 @@ def test_a_job_that_does_not_match_its_key_is_refused(finished, tmp_path):
     write_run(tmp_path / "run", replace(plan, jobs=jobs))
     with pytest.raises(UserError, match=r"does not match its key: run\.json was changed"):
         verify_run(tmp_path / "run", rows=1)
+
+
+def test_records_that_ran_again_are_marked_until_they_change_and_later_calls_add_marks(finished, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(finished[0], copy)
+    first = verify_run(copy, rows=2)
+    methods = {read_run(copy).jobs[key].method for key in first.records}
+    assert methods == {"source", "norm"}, "rows of different methods come first"
+    second = verify_run(copy, rows=2, seed=5)
+    table = read_table(copy)
+    marks = verified_records(copy, table)
+    assert marks == second.records
+    assert marks.keys() >= first.records.keys()
+    assert all(mark.agrees and mark.largest == 0 for mark in marks.values())
+    (shown,) = verification_tables(table)
+    assert {row[0].text for row in shown.rows} == {"source", "norm"}
+    assert {row[-1].text for row in shown.rows} == {"verified"}
+    changed = min(marks)
+    scores = (
+        pl.when(pl.col("job").cast(pl.String) == changed)
+        .then(0.5)
+        .otherwise(pl.col("value"))
+        .cast(pl.Float32)
+    )
+    other = replace(table, rows=table.rows.with_columns(scores.alias("value")))
+    assert verified_records(copy, other).keys() == marks.keys() - {changed}
+
+
+def test_a_record_that_differs_is_marked_as_such_and_shown(finished, tmp_path):
+    copy, (_, run) = tmp_path / "run", finished
+    shutil.copytree(finished[0], copy)
+    key = next(k for k, j in run.jobs.items() if isinstance(j, Scoring) and j.method == "norm")
+    path = copy / "records" / f"{key}.csv.gz"
+    about = {k: v for k, v in read_about(path).items() if k != "format"}
+    write_rows(
+        path, about, [(*row[:5], row[5] + 1e-3 if row[4] == "dice" else row[5]) for row in read_rows(path)]
+    )
+    marks = verify_run(copy, rows=10_000).records
+    assert [job for job, mark in marks.items() if not mark.agrees] == [key]
+    (shown,) = verification_tables(read_table(copy))
+    assert {row[0].text: row[-1].text for row in shown.rows} == {"source": "verified", "norm": "NOT verified"}
+
+
+def test_records_without_a_verification_have_no_table_of_it(finished):
+    assert verification_tables(read_table(finished[0])) == []

@@ -13,6 +13,7 @@ from ttdg.evaluation.search_space import (
     beyond_edge,
     configurations,
     grid_of,
+    grid_text,
     published_options,
     published_text,
 )
@@ -42,6 +43,25 @@ def test_a_search_has_six_points_of_the_grid_at_most_and_every_published_setting
         if all(point[name] == usual[name] or point[name] in grid.get(name, ()) for name in point)
     ]
     assert len(inside) >= min(BUDGET, len(list(itertools.product(*grid.values()))))
+
+
+@pytest.mark.parametrize("method", ["self-training", "universe"])
+def test_a_method_that_learns_a_site_is_searched_over_the_steps_that_the_stream_takes(method):
+    for stream, used, unused in (("online", "steps", "folder_steps"), ("folder", "folder_steps", "steps")):
+        points = configurations(method, stream)
+        assert len(points) == BUDGET
+        assert {**defaults(method), **points[0]} == defaults(method)
+        assert len({point[used] for point in points}) > 1
+        assert all(unused not in point for point in points)
+        assert f"{used}: " in grid_text(method)
+    tried = configurations(method, "folder")
+    inside = {**tried[0], "folder_steps": 600}  # the default rate lies inside its axis
+    assert beyond_edge(method, inside, tried, "folder") == ("folder_steps", {**inside, "folder_steps": 1200})
+
+
+@pytest.mark.parametrize("method", sorted(name for name in METHODS if not METHODS[name].folder_grid))
+def test_any_other_method_is_searched_over_the_same_values_on_every_stream(method):
+    assert configurations(method, "folder") == configurations(method)
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))

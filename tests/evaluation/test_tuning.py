@@ -142,7 +142,7 @@ def test_a_recorded_search_is_read_and_stated_as_it_was(name):
 def peaked(at, seen=None):
     """`run_trial` with scores that fall with the distance of the rate from `at`, in decades."""
 
-    def attempt(model, method, options, held_out, search):
+    def attempt(model, method, options, *_):
         if seen is not None:
             seen.append(dict(options))
         return Trial(
@@ -245,7 +245,7 @@ def test_a_trial_runs_on_the_stream_of_the_search(held_out, disc_model, stream):
 def test_the_best_trial_is_chosen_and_a_tie_goes_to_the_defaults(held_out, disc_model, monkeypatch):
     scores = {0.05: 0.3, 0.1: 0.5, 0.4: 0.9}
 
-    def attempt(model, method, options, held_out, search):
+    def attempt(model, method, options, *_):
         return tuning.Trial(options, scores.get(options["alpha"], 0.5) if method == "alpha-bn" else 0.5, 0.0)
 
     monkeypatch.setattr(tuning, "run_trial", attempt)

@@ -3,6 +3,7 @@
 * `adapt`: builds an adapter, by the name of its method, around a copy of a network; `build_adapter`: the same, with the
   options as a mapping.
 * `VIEW_SETS`, `effective_views`: the views over which the answers of any method can be averaged.
+* `effective_statistics`: the BatchNorm statistics under a method that allows several.
 * `required_parts`: the fitted parts that a method needs, or an error that tells how to fit them.
 * `seed_all`: seeds every random generator that a method may use.
 * `Trained`: what `adapt` accepts besides a network: a loaded checkpoint with fitted parts.
@@ -38,10 +39,11 @@ from ttdg.adaptation.answer_views import VIEW_SETS, effective_views
 from ttdg.adaptation.build import Trained, adapt, build_adapter, required_parts, seed_all
 from ttdg.adaptation.options import Option, Range
 from ttdg.adaptation.registry import METHODS, allowed, checked, defaults, needs_tissues, reconstructions
+from ttdg.adaptation.statistics_base import effective_statistics
 
 __all__ = [
     "METHODS", "VIEW_SETS", "Adapter", "Assessment", "Counting", "Fixed", "FrozenPredictor", "GradientAdapter",
     "Method", "Option", "Range", "Remarking", "Resumable", "SelfAssessing", "SiteLearner", "Trained", "adapt",
-    "allowed", "build_adapter", "checked", "defaults", "effective_views", "needs_tissues", "reconstructions",
-    "required_parts", "seed_all",
+    "allowed", "build_adapter", "checked", "defaults", "effective_statistics", "effective_views", "needs_tissues",
+    "reconstructions", "required_parts", "seed_all",
 ]  # fmt: skip

@@ -60,6 +60,9 @@ class Method:
     flips: bool = False  # it predicts mirror images itself, so that the views `flips` add nothing
     reset: Literal["episodic", "online", "continual"] = "online"  # the reset policy of the publication
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # values to tune; default: lr × steps
+    folder_grid: Mapping[str, tuple[Any, ...]] = field(
+        default_factory=dict
+    )  # the same for the folder stream; default: as `grid`
     published: Mapping[str, Any] | None = field(
         default_factory=dict
     )  # published options that differ; None: none are

@@ -13,9 +13,11 @@ from torch import nn
 from ttdg.adaptation.adapter import Adapter
 from ttdg.adaptation.answer_views import effective_views, with_views
 from ttdg.adaptation.registry import METHODS, checked
+from ttdg.adaptation.statistics_base import BASES, effective_statistics
 from ttdg.adaptation.unusable import guarded
 from ttdg.checkpoints import how_to_fit
 from ttdg.errors import UserError, suggestion
+from ttdg.networks import batchnorm
 from ttdg.types import Part
 
 
@@ -54,16 +56,26 @@ def adapt(model: nn.Module | Trained, method: str, *, views: str | int = "plain"
 
 
 def build_adapter(
-    model: nn.Module | Trained, method: str, options: Mapping[str, Any], views: str = "plain"
+    model: nn.Module | Trained,
+    method: str,
+    options: Mapping[str, Any],
+    views: str = "plain",
+    statistics: str = "own",
 ) -> Adapter:
-    """Do the same as `adapt`, with the options as a mapping, so that none can be mistaken for the argument `views`."""
+    """Do the same as `adapt`, with the options as a mapping, so that none can be mistaken for another argument.
+
+    `statistics` puts a method that adapts on batch statistics on another base (`ttdg.adaptation.statistics_base`).
+    """
     if method not in METHODS:
         raise UserError(f"unknown method {method!r}{suggestion(method, METHODS)}")
     values = {name: checked(method, name, value) for name, value in options.items()}
     network, parts = (model, {}) if isinstance(model, nn.Module) else (model.network, model.parts)
     fitted = required_parts(method, METHODS[method].parts, parts)
     views = effective_views(METHODS[method], views)  # raises for a wrong name before the network is copied
-    build = partial(METHODS[method].build, copy.deepcopy(network), *fitted, **values)
+    own = copy.deepcopy(network)
+    if statistics != "own" and (base := effective_statistics(METHODS[method], statistics)) != "own":
+        batchnorm.replace_batch(own, BASES[base])
+    build = partial(METHODS[method].build, own, *fitted, **values)
     adapter = guarded(build, network)
     if views == "plain":
         return adapter

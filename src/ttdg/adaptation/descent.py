@@ -56,13 +56,3 @@ class Snapshot:
         for kind in {tensor.dtype for tensor in self.tensors}:  # BatchNorm's counters are integers
             rows = [(a, b) for a, b in zip(self.tensors, self.values, strict=True) if a.dtype == kind]
             torch._foreach_copy_([a for a, _ in rows], [b for _, b in rows])
-
-
-def zero_non_finite(images: Tensor) -> Tensor:
-    """Replace NaN and infinite values by 0, so that they do not reach statistics or weights that are kept."""
-    return images.nan_to_num(0.0, 0.0, 0.0)
-
-
-def any_finite_image(images: Tensor) -> bool:
-    """True if at least one image of the batch has finite values only. The host waits for the answer."""
-    return bool(images.isfinite().flatten(1).all(1).any())

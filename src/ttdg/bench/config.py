@@ -24,15 +24,14 @@ StreamName = Literal["online", "episodic", "continual", "offline", "folder"]
 LearnRule = Literal["all", "one-per-patient", "one-per-scene"]
 OrderName = Literal["site", "volume", "shuffled-volume"]
 ViewsName = Literal["plain", "flips", "scales"]
+StatisticsName = Literal["own", "eval", "mix", "batch"]
 Names = list[StrictStr]
 Positive = Annotated[StrictInt, Field(ge=1)]
 NonEmpty = {"min_length": 1}
 Scalar = StrictStr | bool | int | float
-SomeViews = Annotated[  # one name stands for a list of one
-    list[ViewsName],
-    Field(**NonEmpty),
-    BeforeValidator(lambda views: [views] if isinstance(views, str) else views),  # type: ignore[arg-type]
-]
+OneOrMore = BeforeValidator(lambda given: [given] if isinstance(given, str) else given)
+SomeViews = Annotated[list[ViewsName], Field(**NonEmpty), OneOrMore]  # type: ignore[arg-type]
+SomeStatistics = Annotated[list[StatisticsName], Field(**NonEmpty), OneOrMore]  # type: ignore[arg-type]
 
 
 class _Strict(BaseModel):
@@ -56,6 +55,9 @@ class Tune(_Strict):
 
     hospitals: Positive | None = None  # None: three to eight, fewer the longer their streams
     images: Positive | None = None  # per hospital; None: the experiment's `limit`, or the largest source site
+    budget: Positive | None = (
+        None  # images of all hospitals together, at most; bounds the length of their streams
+    )
     batch: Positive | None = None  # None: the batch size of the row
     farthest: Annotated[float, Field(gt=0)] = 1.0
     seed: StrictInt = 0
@@ -67,7 +69,7 @@ class MethodEntry(_Strict):
 
     A key of `grid` is an option of the method, PART.SETTING for a setting of a part that the method needs, or
     recipe.FIELD, which trains a separate source model for each value. With `options: published`, `method: all` stands
-    for every method that has a published setting.
+    for every method that has a published setting, and `method: continual` for those published as continual.
     """
 
     method: StrictStr
@@ -77,6 +79,7 @@ class MethodEntry(_Strict):
     parts: dict[StrictStr, dict[StrictStr, Any]] = {}
     grid: dict[StrictStr, Annotated[list[Scalar], Field(**NonEmpty)]] = {}  # type: ignore[arg-type]
     views: SomeViews | None = None  # over which answers are averaged, a row for each; None: the experiment's
+    statistics: SomeStatistics | None = None  # BatchNorm statistics, a row for each; None: the experiment's
 
     @model_validator(mode="after")
     def _check_published_is_not_tuned(self) -> "MethodEntry":
@@ -96,10 +99,11 @@ class Experiment(_Strict):
     targets: Names = []
     cases: Literal["all", "held-out"] = "all"
     limit: Positive | None = None  # number of images per target, taken from the start of the stream
-    methods: Literal["all"] | Annotated[list[StrictStr | MethodEntry], Field(**NonEmpty)] = "all"  # type: ignore[arg-type]
+    methods: Literal["all", "continual"] | Annotated[list[StrictStr | MethodEntry], Field(**NonEmpty)] = "all"  # type: ignore[arg-type]
     streams: Annotated[list[StreamName], Field(**NonEmpty)] = ["online"]  # type: ignore[arg-type]
     batches: Annotated[list[Positive], Field(**NonEmpty)] = [4]  # type: ignore[arg-type]
     views: SomeViews = ["plain"]  # a row of every method for each of them
+    statistics: SomeStatistics = ["own"]  # a row for each, of the methods that allow it
     learn: LearnRule = "all"  # images from which the folder stream learns; all images are answered
     seeds: list[StrictInt] | None = None
     tuned: bool = False  # rows without options get options chosen by `tune`, for each split of sites
@@ -143,6 +147,7 @@ class Config(_Strict):
     recipe: dict[StrictStr, Any] = {}
     parts: dict[StrictStr, dict[StrictStr, Any]] = {}
     tune: Tune | None = None
+    deterministic: bool = False  # tune and score with a fixed order of sums on a GPU, where PyTorch has one
     baseline: StrictStr = "source"
     harm: Annotated[float, Field(gt=0)] = (
         5.0  # an image that loses more Dice points than this counts as harmed
@@ -209,11 +214,14 @@ def _in_words(error: ValidationError) -> str:
         elif (
             mistake["type"] in ("string_type", "literal_error")
             and "methods" in where[:-1]
-            and "views" not in where
+            and not {"views", "statistics"} & {*where}
         ):
             continue  # another alternative of the union; the mistake of the intended alternative is reported
         clauses.append(": ".join([*(part for part in where if not _is_union_alternative(part)), message]))
-    return "; ".join(dict.fromkeys(clauses)) or "`methods` must be `all` or a list of names and entries"
+    return (
+        "; ".join(dict.fromkeys(clauses))
+        or "`methods` must be `all`, `continual` or a list of names and entries"
+    )
 
 
 def _is_union_alternative(part: str) -> bool:

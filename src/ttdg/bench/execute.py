@@ -3,6 +3,7 @@
 import gc
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from ttdg.evaluation.scoring import measure_all
 from ttdg.evaluation.tuned_options import write_tuned
 from ttdg.evaluation.tuning import Search, search_record, tune
 from ttdg.files import atomic_folder
+from ttdg.networks.determinism import deterministic_algorithms
 from ttdg.training import Recipe, make_fabric, train
 
 _last_sources: dict[tuple[Path, str], Sources] = {}  # by data folder and training key, which implies the rest
@@ -96,21 +98,29 @@ def tune_job(job: Tuning, folder: RunFolder) -> dict[str, Any]:
         held_out_images(sites[name], card.benchmark, card.sources[name]["fingerprint"])
         for name in card.sources
     ]
-    found = tune(model, job.method, images, Search(**job.search), job.configurations)
+    with _algorithms(job):
+        found = tune(model, job.method, images, Search(**job.search), job.configurations, job.statistics)
+    base = {} if job.statistics == "own" else {"statistics": job.statistics}
     return {"method": job.method, "sources": list(card.sources), "model": card.sha256, "search": dict(job.search),
-            **search_record(found), "code": code_hash(), "versions": versions()}  # fmt: skip
+            **base, **search_record(found), "code": code_hash(), "versions": versions()}  # fmt: skip
+
+
+def _algorithms(job: Tuning | Scoring) -> AbstractContextManager[None]:
+    """Return the context in which the job computes."""
+    return deterministic_algorithms() if job.deterministic else nullcontext()
 
 
 def score_job(job: Scoring, folder: RunFolder) -> tuple[dict[str, Any], list[Row]]:
     """Score a method on its targets; return the metadata and the rows of the record."""
     start = time.perf_counter()
-    opened = open_scoring(job, folder)
-    benchmark = opened.model.card.benchmark
-    result = evaluate(
-        opened.adapter, opened.targets, job.stream, job.batch, benchmark.regions,  # type: ignore[arg-type]
-        memory=METHODS[job.method].memory,
-        measure=measure_all(job.surfaces, job.instances, benchmark.volumes),
-    )  # fmt: skip
+    with _algorithms(job):
+        opened = open_scoring(job, folder)
+        benchmark = opened.model.card.benchmark
+        result = evaluate(
+            opened.adapter, opened.targets, job.stream, job.batch, benchmark.regions,  # type: ignore[arg-type]
+            memory=METHODS[job.method].memory,
+            measure=measure_all(job.surfaces, job.instances, benchmark.volumes),
+        )  # fmt: skip
     about = {
         **result.about,
         "key": key_of(job),

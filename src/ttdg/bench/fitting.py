@@ -110,6 +110,21 @@ def check_part_settings(part: str, settings: Mapping[str, Any]) -> None:
             )
 
 
+def parts_from_training(recipe: Mapping[str, Any]) -> frozenset[str]:
+    """Return the parts that a training with this recipe makes."""
+    return frozenset({"prior"} if recipe["universe"] else ())
+
+
+def check_fittable(method: str, needed: Mapping[str, object]) -> None:
+    """Raise a UserError if a method needs a part that is not fitted in a run."""
+    for name in needed:
+        if name not in FITTERS:
+            raise UserError(
+                f"method {method!r} needs the part {name!r}, which neither the recipe nor a fitter makes; "
+                "remove the method, or train a prior with `universe: 0.1` in the recipe if it needs a prior"
+            )
+
+
 def fit(part: str, source: FitSource, settings: Mapping[str, Any]) -> Part:
     """Fit a part with the settings of the yaml file."""
     check_part_settings(part, settings)

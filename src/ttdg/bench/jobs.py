@@ -18,7 +18,13 @@ LATER_OPTIONS: Mapping[str, Mapping[str, str]] = {
 }
 
 # The same for fields of a scoring.
-LATER_SCORING_FIELDS: Mapping[str, Any] = {"tuning": None, "views": "plain", "learn": "all", "order": "site"}
+LATER_SCORING_FIELDS: Mapping[str, Any] = {
+    "tuning": None, "views": "plain", "learn": "all", "order": "site", "statistics": "own",
+    "deterministic": False,
+}  # fmt: skip
+
+# The same for fields of a tuning.
+LATER_TUNING_FIELDS: Mapping[str, Any] = {"statistics": "own", "deterministic": False}
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,8 @@ class Tuning:
     configurations: tuple[Mapping[str, Any], ...]
     defaults: Mapping[str, str]  # option → default as text, for options that are not searched
     fittings: Mapping[str, str] = field(default_factory=dict)
+    statistics: str = "own"  # BatchNorm statistics under the method; see `ttdg.adaptation.statistics_base`
+    deterministic: bool = False  # with a fixed order of sums on a GPU; see `ttdg.networks.determinism`
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,8 @@ class Scoring:
         "all"  # images from which the folder stream learns; see `ttdg.data.image_cache.learning_images`
     )
     order: str = "site"  # whether images come volume by volume; see `ttdg.data.volumes.grouping.Order`
+    statistics: str = "own"  # BatchNorm statistics under the method; see `ttdg.adaptation.statistics_base`
+    deterministic: bool = False  # with a fixed order of sums on a GPU; see `ttdg.networks.determinism`
 
 
 Job = Training | Fitting | Tuning | Scoring
@@ -108,7 +118,8 @@ def _key_fields(job: Job) -> dict[str, Any]:
         if isinstance(job, Scoring):
             given = job.options.items()
             fields["options"] = {name: value for name, value in given if later.get(name) != repr(value)}
-            fields = {name: v for name, v in fields.items() if LATER_SCORING_FIELDS.get(name, ...) != v}
+        added = LATER_SCORING_FIELDS if isinstance(job, Scoring) else LATER_TUNING_FIELDS
+        fields = {name: value for name, value in fields.items() if added.get(name, ...) != value}
     return fields
 
 
@@ -164,6 +175,7 @@ def job_title(job: Job) -> str:
     if isinstance(job, Fitting):
         return f"fit {job.part} to {job.training}"
     if isinstance(job, Tuning):
-        return f"tune {job.method} on sources of {job.training}"
+        return f"tune {row_label(job.method, 'plain', job.statistics)} on sources of {job.training}"
     where = " → ".join(target.name for target in job.targets)
-    return f"{row_label(job.method, job.views)} at {where} ({job.stream}, batch {job.batch}, seed {job.seed})"
+    row = row_label(job.method, job.views, job.statistics)
+    return f"{row} at {where} ({job.stream}, batch {job.batch}, seed {job.seed})"

@@ -54,18 +54,19 @@ def _expand(
     config: Config, experiment: Experiment, data: DataSummary
 ) -> Iterator[tuple[Scoring, TableEntry, Mapping[str, Job]]]:
     splits = transfers(experiment.protocol, list(data.sites), experiment.sources, experiment.targets)
+    _check_continual(experiment, splits)
     rows = method_variants(
         experiment.methods, config.parts, config.recipe, experiment.tuned, data.benchmark["name"],
-        experiment.views,
+        experiment.views, experiment.statistics,
     )  # fmt: skip
     seeds = config.seeds if experiment.seeds is None else experiment.seeds
     prints: dict[tuple[Target, ...], dict[str, str]] = {}
     sites = data.sites.items() if experiment.tuned else ()
     counts = {name: (len(site.cases), len(split(site.cases)[1])) for name, site in sites}
-    for seed, transfer, variant in itertools.product(seeds, splits, rows):
-        model = _prepared_model(variant, data, transfer.sources, seed)
+    for seed, transfer, row in itertools.product(seeds, splits, rows):
+        model = _prepared_model(row, data, transfer.sources, seed)
         for stream, batch in itertools.product(experiment.streams, experiment.batches):
-            tuning, required = None, model.jobs
+            variant, tuning, required = row.on_stream(stream), None, model.jobs
             if variant.configurations:
                 search = _search(
                     config,
@@ -77,7 +78,7 @@ def _expand(
                 )
                 tuning, tuning_jobs = _tuning(config, variant, data, transfer.sources, search)
                 required = {**model.jobs, **tuning_jobs}
-            for targets in _streams(stream, transfer):
+            for targets in _streams(stream, transfer, seed):
                 if targets not in prints:
                     prints[targets] = {
                         s: data.fingerprints[s] for t in targets for s in _scorable(t, data, experiment.cases)
@@ -86,7 +87,8 @@ def _expand(
                     model.training, variant.method, variant.options, variant.default_options(), targets,
                     prints[targets], stream, batch, seed, experiment.cases, experiment.limit, experiment.shuffle,
                     experiment.surfaces, experiment.instances, model.fittings, tuning, variant.views,
-                    experiment.learn if METHODS[variant.method].memory else "all", experiment.order,
+                    experiment.learn if METHODS[variant.method].memory else "all", experiment.order, variant.statistics,
+                    config.deterministic,
                 )  # fmt: skip
                 names = "+".join(transfer.sources)
                 entry = TableEntry(experiment.name, experiment.protocol, variant.label, names, key_of(job))
@@ -120,8 +122,11 @@ def _search(
     held_out = [count for _, count in counts]
     sizes = held_out if experiment.cases == "held-out" else [size for size, _ in counts]
     images = config.tune.images or stream_length(experiment.limit, sizes)
+    hospitals = config.tune.hospitals or hospital_count(images)
+    if config.tune.budget is not None:
+        images = max(1, min(images, config.tune.budget // hospitals))
     return Search(
-        config.tune.hospitals or hospital_count(images),
+        hospitals,
         images,
         config.tune.batch or batch,
         config.tune.farthest,
@@ -152,13 +157,31 @@ def _tuning(
         variant.configurations,
         variant.default_options(),
         model.fittings,
+        variant.statistics,
+        config.deterministic,
     )
     return key_of(job), {**model.jobs, key_of(job): job}
 
 
-def _streams(stream: str, transfer: Transfer) -> list[tuple[Target, ...]]:
-    """Group targets into streams: a continual stream has all targets, any other stream has one."""
-    return [transfer.targets] if stream == "continual" else [(target,) for target in transfer.targets]
+def _streams(stream: str, transfer: Transfer, seed: int) -> list[tuple[Target, ...]]:
+    """Group targets into streams: a continual stream has all targets, any other stream has one.
+
+    The seed says with which target a continual stream begins; the others follow in their order, the first after the
+    last. Over several seeds no site is always the first.
+    """
+    if stream != "continual":
+        return [(target,) for target in transfer.targets]
+    first = seed % len(transfer.targets)
+    return [transfer.targets[first:] + transfer.targets[:first]]
+
+
+def _check_continual(experiment: Experiment, splits: Sequence[Transfer]) -> None:
+    """Raise a UserError for a continual stream over single targets, because it would repeat the online stream."""
+    if "continual" in experiment.streams and all(len(transfer.targets) == 1 for transfer in splits):
+        raise UserError(
+            f"{experiment.name!r} has a continual stream, but each of its models has one target; use the protocol "
+            "single-to-each or fixed-source, or the stream online"
+        )
 
 
 def _training(recipe: Mapping[str, Any], data: DataSummary, sources: Sequence[str], seed: int) -> Training:

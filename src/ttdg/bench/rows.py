@@ -7,14 +7,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ttdg.adaptation import METHODS, checked, defaults, effective_views, needs_tissues
+from ttdg.adaptation import METHODS, checked, defaults, effective_statistics, effective_views, needs_tissues
 from ttdg.bench.config import MethodEntry
-from ttdg.bench.fitting import FITTERS, check_part_settings
+from ttdg.bench.fitting import FITTERS, check_fittable, check_part_settings, parts_from_training
 from ttdg.checkpoints import file_hash
 from ttdg.errors import UserError, suggestion
 from ttdg.evaluation.records import row_label
 from ttdg.evaluation.search_space import configurations, published_options
 from ttdg.training import Recipe
+
+GROUPS = ("all", "continual")  # names that stand for several methods
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class MethodVariant:
         recipe: Recipe of the source model as a training job states it; the seed of the job replaces its seed.
         configurations: Candidate options of a tuned row; empty if the row is not tuned.
         views: Views over which the answers are averaged; a tuned row has the options chosen without views.
+        statistics: BatchNorm statistics under the method; a tuned row has the options chosen with them.
     """
 
     label: str
@@ -38,6 +41,13 @@ class MethodVariant:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     configurations: tuple[Mapping[str, Any], ...] = ()
     views: str = "plain"
+    statistics: str = "own"
+
+    def on_stream(self, stream: str) -> "MethodVariant":
+        """Return the row with the candidate options of this stream."""
+        if not self.configurations or stream != "folder" or not METHODS[self.method].folder_grid:
+            return self
+        return replace(self, configurations=_candidates(self.method, self.options, stream))
 
     def default_options(self) -> dict[str, str]:
         """Return the options that keep their default, as text."""
@@ -52,10 +62,12 @@ def method_variants(
     tuned: bool = False,
     benchmark: str = "",
     views: Sequence[str] = ("plain",),
+    statistics: Sequence[str] = ("own",),
 ) -> list[MethodVariant]:
     """Expand the `methods` of an experiment into table rows.
 
-    `all`, alone or in a list, stands for every method whose parts are trained with the model or can be fitted.
+    `all`, alone or in a list, stands for every method whose parts are trained with the model or can be fitted, and
+    `continual` for those of them that were published with a stream that is never reset.
     With `tuned`, a row without options gets candidate configurations if its method has a grid to search. `benchmark`
     matters for methods that are published with other options there.
     """
@@ -68,7 +80,7 @@ def method_variants(
             variant = _variant(entry, dict(point), parts, recipe, benchmark)
             if tuned and not entry.grid and (entry.tuned or not entry.options):
                 variant = replace(variant, configurations=_candidates(entry.method, variant.options))
-            rows += _with_views(variant, entry, views)
+            rows += _on_axes(variant, entry, statistics, views)
     labels = [variant.label for variant in rows]
     if twice := next((label for label in labels if labels.count(label) > 1), None):
         raise UserError(f"two rows of a table have the name {twice!r}; give one of them another `name:`")
@@ -78,16 +90,16 @@ def method_variants(
 def _entries(
     row: str | MethodEntry, recipe: Mapping[str, Any], tuned: bool, benchmark: str
 ) -> list[MethodEntry]:
-    """Return the entries of a name, of `all`, or of `all` as published.
+    """Return the entries of a name, of a group of methods, or of a group as published.
 
     The latter has a row for every method whose published setting differs from its defaults or, in a tuned experiment,
     may differ from the tuned one.
     """
     if isinstance(row, str):
-        return [MethodEntry(method=name) for name in (_every_method(recipe) if row == "all" else [row])]
-    if row.method != "all" or row.options != "published":
+        return [MethodEntry(method=name) for name in (_group(row, recipe) if row in GROUPS else [row])]
+    if row.method not in GROUPS or row.options != "published":
         return [row]
-    settings = {name: published_options(name, benchmark) for name in _every_method(recipe)}
+    settings = {name: published_options(name, benchmark) for name in _group(row.method, recipe)}
     return [
         row.model_copy(update={"method": name})
         for name, setting in settings.items()
@@ -95,14 +107,16 @@ def _entries(
     ]
 
 
-def _every_method(recipe: Mapping[str, Any]) -> list[str]:
-    """Return the methods whose parts are trained with the model or can be fitted, and that can use its universe."""
+def _group(group: str, recipe: Mapping[str, Any]) -> list[str]:
+    """Return the methods of a group whose parts come with the model or can be fitted, and that can use its universe."""
     own = recipe_of_job(recipe)
     available, tissues = {*FITTERS, *parts_from_training(own)}, own.get("universe_loss") != "literal"
     return [
         name
         for name, method in METHODS.items()
-        if {*method.parts} <= available and (tissues or not needs_tissues(name))
+        if {*method.parts} <= available
+        and (tissues or not needs_tissues(name))
+        and group in ("all", method.reset)
     ]
 
 
@@ -136,7 +150,7 @@ def _variant(
             needed[group][key] = point[name]
         elif group != "recipe":
             options[name] = point[name]
-    _check_fittable(method, needed)
+    check_fittable(method, needed)
     for name, settings in needed.items():
         check_part_settings(name, settings)
     values = {name: checked(method, name, value) for name, value in options.items()}
@@ -153,31 +167,36 @@ def _given_options(entry: MethodEntry, benchmark: str) -> dict[str, Any]:
     return setting
 
 
-def _with_views(variant: MethodVariant, entry: MethodEntry, views: Sequence[str]) -> list[MethodVariant]:
-    """Return the row once for each of the views: the entry's, or `views`, those of the experiment.
+def _on_axes(
+    variant: MethodVariant, entry: MethodEntry, statistics: Sequence[str], views: Sequence[str]
+) -> list[MethodVariant]:
+    """Return the row once for each of the BatchNorm statistics and views: the entry's, or those of the experiment.
 
-    A method that predicts mirror images itself gets no row with flips, because it would repeat the plain row.
+    A method that allows no other statistics than its own has one row for all of them, and a method that predicts mirror
+    images itself gets no row with flips, because they would repeat the other row.
     """
-    wanted = entry.views or views
-    if list(wanted) == ["plain"]:
+    wanted = entry.statistics or statistics, entry.views or views
+    if [*map(list, wanted)] == [["own"], ["plain"]]:
         return [variant]
-    named = entry.name is not None and len(entry.views or ()) == 1
-    return [
-        replace(variant, views=name, label=variant.label if named else row_label(variant.label, name))
-        for name in dict.fromkeys(effective_views(METHODS[variant.method], name) for name in wanted)
-    ]
+    method, rows = METHODS[variant.method], []
+    bases = dict.fromkeys(effective_statistics(method, name) for name in wanted[0])
+    for base, view in itertools.product(
+        bases, dict.fromkeys(effective_views(method, name) for name in wanted[1])
+    ):
+        said = "own" if entry.name and len(entry.statistics or ()) == 1 else base  # the entry's name says it
+        seen = "plain" if entry.name and len(entry.views or ()) == 1 else view
+        label = row_label(variant.label, seen, said)
+        rows.append(replace(variant, label=label, views=view, statistics=base))
+    return rows
 
 
-def _candidates(method: str, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+def _candidates(
+    method: str, given: Mapping[str, Any], stream: str = "online"
+) -> tuple[Mapping[str, Any], ...]:
     """Return the configurations a search tries, with the given options fixed; empty if only one remains."""
-    points = [{**point, **given} for point in configurations(method)]
+    points = [{**point, **given} for point in configurations(method, stream)]
     different = tuple(point for number, point in enumerate(points) if point not in points[:number])
     return different if len(different) > 1 else ()
-
-
-def parts_from_training(recipe: Mapping[str, Any]) -> frozenset[str]:
-    """Return the parts that a training with this recipe makes."""
-    return frozenset({"prior"} if recipe["universe"] else ())
 
 
 def recipe_of_job(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,15 +231,6 @@ def _check_used(method: str, where: str, names: Iterable[str], known: Collection
             raise UserError(
                 f"`{where}` of method {method!r} sets a part {name!r}, which is not fitted for it{hint}; "
                 "correct the name or remove it"
-            )
-
-
-def _check_fittable(method: str, needed: Mapping[str, object]) -> None:
-    for name in needed:
-        if name not in FITTERS:
-            raise UserError(
-                f"method {method!r} needs the part {name!r}, which neither the recipe nor a fitter makes; "
-                "remove the method, or train a prior with `universe: 0.1` in the recipe if it needs a prior"
             )
 
 

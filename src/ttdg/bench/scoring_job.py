@@ -81,7 +81,7 @@ def open_scoring(job: Scoring, folder: RunFolder) -> OpenScoring:
         for name, images in orders.items()
     ]
     seed_all(job.seed)
-    adapter = build_adapter(model, job.method, options, job.views)
+    adapter = build_adapter(model, job.method, options, job.views, job.statistics)
     return OpenScoring(job, model, options, adapter, orders, targets, device)
 
 

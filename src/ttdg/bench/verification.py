@@ -2,15 +2,36 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ttdg.bench.results import UNPUBLISHED_METRICS, RunTable, import_polars
 from ttdg.evaluation.records import COLUMNS
 from ttdg.files import write_text
 
+if TYPE_CHECKING:
+    import polars as pl
+
 VERIFICATION_FILE = "verification.json"
+
+
+@dataclass(frozen=True)
+class VerifiedRecord:
+    """The mark of one record whose scoring ran again.
+
+    Attributes:
+        digest: Hash of the record's rows at that time; a mark of other rows does not count.
+        rows: Number of rows compared.
+        largest: Largest difference of a row.
+        agrees: True if the rows agree, bit for bit or within the tolerance.
+    """
+
+    digest: str
+    rows: int
+    largest: float
+    agrees: bool
 
 
 @dataclass(frozen=True)
@@ -28,6 +49,7 @@ class Verification:
         versions: Package versions of the second run.
         retrained: Number of models and parts that were missing and were made again.
         other_code: True if the package's source differs from the code that made the records.
+        records: Job → mark of every record that ran again, now or in an earlier verification of the same rows.
     """
 
     rows: int
@@ -40,6 +62,7 @@ class Verification:
     versions: Mapping[str, str]
     retrained: int = 0
     other_code: bool = False
+    records: Mapping[str, VerifiedRecord] = field(default_factory=dict)
 
     @property
     def agrees(self) -> bool:
@@ -70,10 +93,21 @@ def write_verification(folder: Path, result: Verification) -> None:
 
 def rows_digest(table: RunTable) -> str:
     """Return a hash of all published rows, independent of their order."""
+    return _digest(table.rows)
+
+
+def record_digests(table: RunTable, jobs: Collection[str]) -> dict[str, str]:
+    """Return job → hash of the published rows of its record, for those of the jobs that have a record."""
     pl = import_polars()
-    rows = table.rows.with_columns(pl.col("job", *COLUMNS[:5]).cast(pl.String))
+    rows = table.rows.with_columns(pl.col("job").cast(pl.String)).filter(pl.col("job").is_in(list(jobs)))
+    return {str(job): _digest(part) for (job,), part in rows.group_by("job")}
+
+
+def _digest(rows: "pl.DataFrame") -> str:
+    pl = import_polars()
     kept = (
-        rows.filter(~pl.col("metric").is_in(UNPUBLISHED_METRICS))
+        rows.with_columns(pl.col("job", *COLUMNS[:5]).cast(pl.String))
+        .filter(~pl.col("metric").is_in(UNPUBLISHED_METRICS))
         .drop_nulls("value")
         .sort("job", *COLUMNS[:5])
     )
@@ -82,11 +116,27 @@ def rows_digest(table: RunTable) -> str:
 
 def verification_state(folder: Path, table: RunTable) -> str:
     """Describe whether these records were verified; a result for other records does not count."""
-    try:
-        fields = json.loads((folder / VERIFICATION_FILE).read_text(encoding="utf-8"))
-        agrees = fields.pop("agrees")
-        result = Verification(**fields)
-        words = result.in_words() if agrees == result.agrees else "not verified"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    if (result := _read(folder)) is None:
         return "not verified"
-    return words if result.digest == rows_digest(table) else "not verified: the records have changed since"
+    same = result.digest == rows_digest(table)
+    return result.in_words() if same else "not verified: the records have changed since"
+
+
+def verified_records(folder: Path, table: RunTable) -> dict[str, VerifiedRecord]:
+    """Return job → mark of the records that ran again and have not changed since."""
+    if (result := _read(folder)) is None or not result.records:
+        return {}
+    now = record_digests(table, result.records)
+    return {job: mark for job, mark in result.records.items() if now.get(job) == mark.digest}
+
+
+def _read(folder: Path) -> Verification | None:
+    """Read the result beside the records; None if there is none, or if its verdict does not follow from its numbers."""
+    try:
+        fields: dict[str, Any] = json.loads((folder / VERIFICATION_FILE).read_text(encoding="utf-8"))
+        agrees = fields.pop("agrees")
+        marks = {job: VerifiedRecord(**mark) for job, mark in fields.pop("records", {}).items()}
+        result = Verification(**fields, records=marks)
+        return result if agrees == result.agrees else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None

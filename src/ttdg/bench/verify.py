@@ -19,7 +19,14 @@ from ttdg.bench.execute import execute_job, score_job
 from ttdg.bench.folder import RunFolder
 from ttdg.bench.jobs import Fitting, Scoring, Training, key_of, required_jobs
 from ttdg.bench.results import RunTable, import_polars, read_table
-from ttdg.bench.verification import Verification, rows_digest, write_verification
+from ttdg.bench.verification import (
+    Verification,
+    VerifiedRecord,
+    record_digests,
+    rows_digest,
+    verified_records,
+    write_verification,
+)
 from ttdg.checkpoints import versions
 from ttdg.data.lookup import find_benchmark_folder
 from ttdg.errors import UserError
@@ -41,7 +48,9 @@ def verify_run(
     tolerance: float = TOLERANCE,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Verification:
-    """Sample rows, run their scorings again, and write the result beside the records.
+    """Sample rows of as many methods as possible, run their scorings again, and write the result beside the records.
+
+    Every record that ran again is marked. Marks of earlier verifications stay while their records do not change.
 
     Args:
         folder: Folder of a run or of packed records.
@@ -61,6 +70,7 @@ def verify_run(
     _check_searches(table, folder)
     differences: list[float] = []
     exact, retrained, other_code = True, 0, False
+    marks, digests = verified_records(folder, table), record_digests(table, sample)
     with tempfile.TemporaryDirectory() as scratch:
         kept = models or _models_folder(table, folder) or Path(scratch) / "models"
         for key, values in sample.items():
@@ -73,14 +83,18 @@ def verify_run(
             retrained += _make_missing(table, job, run)
             now, again = score_job(job, run)
             same_versions = now["versions"] == about.get("versions")
-            exact &= now["device"] == about.get("device") == "cpu" and same_versions
+            own_exact = now["device"] == about.get("device") == "cpu" and same_versions and not retrained
+            exact &= own_exact
             other_code |= now["code"] != about.get("code")
             new: dict[tuple[str, ...], float] = {tuple(row[:5]): row[5] for row in again}
-            differences += [_difference(np.float32(new.get(row, np.inf)), old) for row, old in values.items()]
+            own = [_difference(np.float32(new.get(row, np.inf)), old) for row, old in values.items()]
+            agrees = max(own) <= (0.0 if own_exact else tolerance)
+            marks[key] = VerifiedRecord(digests[key], len(own), max(own), agrees)
+            differences += own
     equal = differences.count(0.0)
     result = Verification(
-        len(differences), len(sample), equal, max(differences, default=0.0), exact and not retrained, tolerance,
-        rows_digest(table), versions(), retrained, other_code,
+        len(differences), len(sample), equal, max(differences, default=0.0), exact, tolerance,
+        rows_digest(table), versions(), retrained, other_code, marks,
     )  # fmt: skip
     write_verification(folder, result)
     return result
@@ -112,10 +126,21 @@ def _models_folder(table: RunTable, folder: Path) -> Path | None:
 
 
 def _sample_rows(table: RunTable, count: int, seed: int) -> dict[str, dict[tuple[str, ...], np.float32]]:
-    """Return job → row → value of rows sampled among the scores in [0, 1]."""
+    """Return job → row → value of rows sampled among the scores in [0, 1].
+
+    The first rows are of different methods, one row each; the others are drawn from all rows.
+    """
     pl = import_polars()
     rows = table.rows.filter(pl.col("metric").cast(pl.String).is_in(PERCENT))
-    picked = sorted(random.Random(seed).sample(range(len(rows)), min(count, len(rows))))
+    generator, by_method = random.Random(seed), dict[str, list[str]]()
+    for key in sorted(rows["job"].cast(pl.String).unique()):
+        by_method.setdefault(table.run.jobs[key].method, []).append(key)  # type: ignore[union-attr]
+    chosen: dict[int, None] = {}
+    for method in generator.sample(sorted(by_method), min(count, len(by_method))):
+        own = (rows["job"].cast(pl.String) == generator.choice(by_method[method])).arg_true()
+        chosen[own[generator.randrange(len(own))]] = None
+    chosen |= dict.fromkeys(generator.sample(range(len(rows)), min(count, len(rows))))
+    picked = sorted(list(chosen)[:count])
     sample: dict[str, dict[tuple[str, ...], np.float32]] = {}
     for job, *row in rows[picked].select("job", *COLUMNS).iter_rows():
         value = np.float32("nan") if row[5] is None else np.float32(row[5])

@@ -1,11 +1,12 @@
 """ttdg evaluate: a checkpoint with one or more methods over labelled sites."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ttdg.cli.evaluation_notes import evaluation_notes
 from ttdg.cli.options import (
     BatchOption,
     BenchmarkOption,
@@ -13,6 +14,7 @@ from ttdg.cli.options import (
     DeviceOption,
     ModelOption,
     SetOption,
+    StatisticsOption,
     ViewsOption,
     WorkersOption,
     choose_device,
@@ -27,7 +29,6 @@ from ttdg.errors import UserError
 
 if TYPE_CHECKING:
     from ttdg.evaluation.evaluate import Evaluation
-    from ttdg.evaluation.tuned_options import Choice
 
 STREAMS = ("online", "episodic", "offline", "folder")
 
@@ -47,6 +48,7 @@ def evaluate_command(
     ] = None,
     settings: SetOption = None,
     views: ViewsOption = "plain",
+    statistics: StatisticsOption = "own",
     tuned: Annotated[
         Path | None,
         typer.Option(help="Options chosen by `ttdg tune`, from the file it wrote.", show_default=False),
@@ -73,6 +75,9 @@ def evaluate_command(
         ),
     ] = "site",
     surfaces: Annotated[bool, typer.Option(help="Also HD95 and ASSD.")] = False,
+    deterministic: Annotated[
+        bool, typer.Option(help="Repeatable gradients on a GPU, where PyTorch has them; may be slower.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -98,7 +103,7 @@ def evaluate_command(
     """
     from rich.console import Console
 
-    from ttdg.adaptation import METHODS, effective_views
+    from ttdg.adaptation import METHODS, effective_statistics, effective_views
     from ttdg.checkpoints import load
     from ttdg.cli.progress import progress_bar
     from ttdg.data import ORDERS
@@ -119,7 +124,8 @@ def evaluate_command(
         raise UserError("--set goes with one method; evaluate the methods one by one")
     described, sites = open_data(data, benchmark or None)
     wanted = choose_sites(sites, site)
-    searched = choices_for(tuned, loaded.card.sha256, wanted, methods, batch, stream) if tuned else {}
+    bases = {each: effective_statistics(METHODS[each], statistics) for each in methods}
+    searched = choices_for(tuned, loaded.card.sha256, wanted, methods, batch, stream, bases) if tuned else {}
     options = {
         each: all_options(each, searched[each].options if each in searched else {}, given) for each in methods
     }
@@ -130,14 +136,8 @@ def evaluate_command(
             options,
             {"cases": cases, "shuffled": shuffle >= 0, "order": order},
         )
-    notes = (
-        trained_at_note(wanted, loaded.card.sources),
-        tuned_batch_note(searched, given, batch),
-        single_image_note(methods, batch),
-    )
-    for note in notes:
-        if note:
-            typer.echo(note, err=True)
+    for note in evaluation_notes(methods, wanted, loaded.card.sources, searched, given, batch):
+        typer.echo(note, err=True)
     for each in methods:
         missing = tuned is not None and each not in searched and bool(options[each])
         rest = f"not in {tuned}, runs with its defaults{' and --set' if given else ''}: " if missing else ""
@@ -146,7 +146,9 @@ def evaluate_command(
     for name, chosen in wanted.items():
         for each in methods:
             own = effective_views(METHODS[each], views)
-            setting = Setting(name, each, stream, batch, max(shuffle, 0), own)  # type: ignore[arg-type]
+            setting = Setting(
+                name, each, stream, batch, max(shuffle, 0), own, bases[each], deterministic,  # type: ignore[arg-type]
+            )  # fmt: skip
             with progress_bar(f"{each} on {name}", len(chosen.cases)) as progress:
                 result = evaluate_site(
                     loaded, chosen, described, setting, options=options[each], held_out=cases == "held-out",
@@ -193,9 +195,9 @@ def _records(out: Path) -> list[Path]:
 
 def _save(out: Path, result: "Evaluation") -> None:
     """Write the record of one site and method, in the format of `ttdg bench`."""
-    from ttdg.evaluation.records import SUFFIX, row_label, write_rows
+    from ttdg.evaluation.records import SUFFIX, label_of, write_rows
 
-    about = {**result.about, "method": row_label(result.about["method"], result.about.get("views", "plain"))}
+    about = {**result.about, "method": label_of(result.about)}
     name = ".".join(str(about[field]) for field in ("site", "method", "stream", "batch", "seed"))
     write_rows(out / "records" / f"{name}{SUFFIX}", result.about, result.rows)
 
@@ -221,29 +223,3 @@ def all_options(method: str, searched: Mapping[str, Any], given: Mapping[str, An
 
     chosen = {name: checked(method, name, value) for name, value in {**searched, **given}.items()}
     return {**defaults(method), **chosen}
-
-
-def trained_at_note(sites: Iterable[str], sources: Iterable[str]) -> str | None:
-    """Return a note that names scored sites on which the model was trained."""
-    seen = [name for name in sites if name in set(sources)]
-    said = "this model was trained there, so its score is not of an unseen site"
-    return f"{', '.join(seen)}: {said}" if seen else None
-
-
-def single_image_note(methods: Iterable[str], batch: int) -> str | None:
-    """Return a note that names methods which need at least two images in a batch."""
-    from ttdg.adaptation import METHODS
-
-    idle = [name for name in methods if batch == 1 and "batch ≥ 2" in METHODS[name].needs]
-    return (
-        f"{', '.join(idle)}: one image a batch is answered as `source` does; use --batch 2 or more"
-        if idle
-        else None
-    )
-
-
-def tuned_batch_note(searched: "Mapping[str, Choice]", given: Mapping[str, Any], batch: int) -> str | None:
-    """Return a note that names methods tuned at another batch size; options given by hand do not count."""
-    sizes = {name: choice.batch for name, choice in searched.items() if choice.options.keys() - given.keys()}
-    others = [f"{name} (batch {size})" for name, size in sizes.items() if size not in (batch, None)]
-    return f"run here at batch {batch}, tuned at another: {', '.join(others)}" if others else None

@@ -61,12 +61,11 @@ def method_card(name: str) -> "Table":
 
     from ttdg.adaptation import METHODS
     from ttdg.errors import UserError, suggestion
-    from ttdg.evaluation.search_space import grid_of, published_text
+    from ttdg.evaluation.search_space import grid_text, published_text
 
     if name not in METHODS:
         raise UserError(f"unknown method {name!r}{suggestion(name, METHODS)}")
     method = METHODS[name]
-    grid = (f"{option} {', '.join(map(str, values))}" for option, values in grid_of(name).items())
     rows = {
         name: method.summary,
         "paper": method.paper,
@@ -80,7 +79,7 @@ def method_card(name: str) -> "Table":
         "options": _options(name),
         "origin": method.origin,
         "published": published_text(name),
-        "tuned over": "; ".join(grid) or "nothing",
+        "tuned over": grid_text(name),
         "decisions": _module_text(method),
     }
     table = Table(show_header=False, box=None)

@@ -40,6 +40,12 @@ ViewsOption = Annotated[
         help="Average the answers over views: flips (image and mirror image), scales (flips at three sizes), or plain."
     ),
 ]
+StatisticsOption = Annotated[
+    str,
+    typer.Option(
+        help="BatchNorm statistics under methods that adapt on those of the batch: eval (source), mix, batch or own."
+    ),
+]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda:N.")]
 BatchOption = Annotated[int, typer.Option(min=1, help="Number of images that are adapted to together.")]
 WorkersOption = Annotated[

@@ -46,9 +46,15 @@ VOLUME_METRICS = (
 )
 
 
-def row_label(method: str, views: str) -> str:
-    """Return the name of a table row: the method, and the views over which its answers are averaged."""
-    return method if views == "plain" else f"{method} + {views}"
+def row_label(method: str, views: str, statistics: str = "own") -> str:
+    """Return the name of a table row: the method, its BatchNorm statistics, and the views of its answers."""
+    based = method if statistics == "own" else f"{method}, {statistics} statistics"
+    return based if views == "plain" else f"{based} + {views}"
+
+
+def label_of(about: Mapping[str, Any]) -> str:
+    """Return the name of the table row of an evaluation; older evaluations have neither views nor statistics."""
+    return row_label(about["method"], about.get("views", "plain"), about.get("statistics", "own"))
 
 
 def write_rows(path: Path, about: Mapping[str, Any], rows: Iterable[Row]) -> None:
@@ -139,7 +145,7 @@ def _wide(about: Mapping[str, Any], rows: Sequence[Row], metrics: Sequence[str])
     for _, site, case, region, metric, value in rows:
         if case:
             images.setdefault((site, case), {}).setdefault(region, {})[metric] = value
-    setting = {**about, "method": row_label(about["method"], about.get("views", "plain"))}
+    setting = {**about, "method": label_of(about)}
     for (site, case), regions in images.items():
         common = regions.pop("", {})
         for region, values in regions.items():

@@ -18,9 +18,13 @@ LARGEST_STEP = 10.0  # factor between an edge and the next value beyond it, at m
 Point = Mapping[str, Any]
 
 
-def grid_of(method: str) -> dict[str, tuple[Any, ...]]:
-    """Return the method's own grid, or lr × {0.1, 1, 10} and 1 or 3 steps where it has those options."""
-    declared, options = METHODS[method].grid, defaults(method)
+def grid_of(method: str, stream: str = "online") -> dict[str, tuple[Any, ...]]:
+    """Return the method's own grid, or lr × {0.1, 1, 10} and 1 or 3 steps where it has those options.
+
+    Methods that learn a whole site in the folder stream have another number of steps there, and so another grid.
+    """
+    own, options = METHODS[method], defaults(method)
+    declared = own.folder_grid if stream == "folder" and own.folder_grid else own.grid
     if declared or not METHODS[method].backwards:
         return dict(declared)
     grid: dict[str, tuple[Any, ...]] = {}
@@ -29,6 +33,16 @@ def grid_of(method: str) -> dict[str, tuple[Any, ...]]:
     if "steps" in options:
         grid["steps"] = STEPS
     return grid
+
+
+def grid_text(method: str) -> str:
+    """Say in words over which values the options of a method are tuned."""
+    texts = []
+    for stream in ("online", "folder") if METHODS[method].folder_grid else ("online",):
+        axes = grid_of(method, stream).items()
+        words = "; ".join(f"{option}: {', '.join(map(str, values))}" for option, values in axes)
+        texts.append(f"{words} (stream {stream})" if METHODS[method].folder_grid else words)
+    return "; ".join(texts) or "nothing"
 
 
 def published_options(method: str, benchmark: str = "") -> dict[str, Any] | None:
@@ -54,12 +68,12 @@ def published_text(method: str) -> str:
     return "; ".join(texts)
 
 
-def configurations(method: str) -> list[dict[str, Any]]:
+def configurations(method: str, stream: str = "online") -> list[dict[str, Any]]:
     """Return the points of the grid and the published settings; the defaults come first, so that they win a tie.
 
     All points name the same options, so that each of them is complete whatever the defaults become.
     """
-    grid, usual = grid_of(method), defaults(method)
+    grid, usual = grid_of(method, stream), defaults(method)
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     points = sorted(points, key=lambda point: any(usual[name] != value for name, value in point.items()))
     settings = [published_options(method, name) or {} for name in ("", *METHODS[method].published_for)]
@@ -68,14 +82,16 @@ def configurations(method: str) -> list[dict[str, Any]]:
     return [point for number, point in enumerate(complete) if point not in complete[:number]]
 
 
-def beyond_edge(method: str, best: Point, tried: Sequence[Point]) -> tuple[str, Point] | None:
+def beyond_edge(
+    method: str, best: Point, tried: Sequence[Point], stream: str = "online"
+) -> tuple[str, Point] | None:
     """Return an option for which the best point has the least or the largest value tried, and the next point there.
 
     Only numbers of the method's grid that were varied count. The next value is on a geometric scale: twice or half of a
     whole number, and for other numbers the largest factor between two neighbouring values, at most ten. The option's
     range bounds it. None means that the best point lies inside the grid, or at the bounds of its options.
     """
-    for name in grid_of(method):
+    for name in grid_of(method, stream):
         values = sorted({point[name] for point in tried if name in point and _is_number(point[name])})
         if len(values) < 2 or best[name] not in (values[0], values[-1]):
             continue

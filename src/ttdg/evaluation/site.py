@@ -1,6 +1,7 @@
 """One method on one site, from image files to records."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from ttdg.errors import UserError
 from ttdg.evaluation.evaluate import Evaluation, evaluate
 from ttdg.evaluation.scoring import measure_all
 from ttdg.evaluation.streams import Stream, TargetStream
+from ttdg.networks.determinism import deterministic_algorithms
 from ttdg.types import Batch, Regions
 
 
@@ -28,6 +30,8 @@ class Setting:
     batch: int
     seed: int = 0
     views: str = "plain"  # over which the answers are averaged
+    statistics: str = "own"  # of BatchNorm, under the method
+    deterministic: bool = False  # a fixed order of sums on a GPU, where PyTorch has one
 
 
 def evaluate_site(
@@ -82,18 +86,19 @@ def evaluate_site(
         batch_count=len(sizes),
         volumes=complete_volumes(images, readable.size, spacing=surfaces) if readable.volumes else (),
     )
-    seed_all(setting.seed)
-    adapter = build_adapter(model, setting.method, options or {}, setting.views)
     score = measure_all(surfaces, volumes=readable.volumes)
 
     def measure(logits: Tensor, labels: Tensor, regions: Regions) -> dict[str, Tensor]:
         answered(logits)
         return score(logits, labels, regions)
 
-    result = evaluate(
-        adapter, [target], setting.stream, setting.batch, readable.regions,
-        memory=METHODS[setting.method].memory, measure=measure,
-    )  # fmt: skip
+    with deterministic_algorithms() if setting.deterministic else nullcontext():
+        seed_all(setting.seed)
+        adapter = build_adapter(model, setting.method, options or {}, setting.views, setting.statistics)
+        result = evaluate(
+            adapter, [target], setting.stream, setting.batch, readable.regions,
+            memory=METHODS[setting.method].memory, measure=measure,
+        )  # fmt: skip
     about = {
         **asdict(setting), "cases": "held-out" if held_out else "all", "shuffled": shuffle,
         "order": order,

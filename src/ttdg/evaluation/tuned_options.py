@@ -111,6 +111,7 @@ class Choice:
     sources: tuple[str, ...]  # the sites it was tuned on
     batch: int | None = None  # the batch size it was tuned at; None in old files
     stream: str = "online"  # the kind of stream it was tuned on
+    statistics: str = "own"  # the BatchNorm statistics it was tuned with
 
 
 def choices_for(
@@ -120,10 +121,12 @@ def choices_for(
     methods: Iterable[str],
     batch: int | None = None,
     stream: str | None = None,
+    statistics: Mapping[str, str] | None = None,
 ) -> dict[str, Choice]:
     """Return method → choice for the model with this sha256; methods that were not tuned are absent.
 
     Of several searches of a method, those at this batch size count if there are any, and of these those on this stream.
+    `statistics` maps methods to the BatchNorm statistics that they will run with; searches with others do not count.
 
     Raises:
         UserError: If the file was tuned for other weights, or on a site that is to be scored.
@@ -143,7 +146,8 @@ def choices_for(
         )
     choices: dict[str, Choice] = {}
     for method in methods:
-        own = [choice for choice in mine if choice.method == method]
+        base = (statistics or {}).get(method, "own")
+        own = [choice for choice in mine if (choice.method, choice.statistics) == (method, base)]
         own = [choice for choice in own if choice.batch == batch] or own
         own = [choice for choice in own if choice.stream == stream] or own
         if any(choice.options != own[0].options for choice in own):
@@ -171,6 +175,7 @@ def read_choices(path: Path) -> list[Choice]:
                 tuple(about["sources"]),
                 _batch(about.get("search", about)),
                 str(about.get("search", about).get("stream", "online")),
+                str(about.get("statistics", "own")),
             )
             for about in searches
         ]

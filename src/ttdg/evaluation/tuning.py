@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ttdg.adaptation import METHODS, adapt, seed_all
+from ttdg.adaptation import METHODS, build_adapter, seed_all
 from ttdg.checkpoints import Model
 from ttdg.data import Arrays, Benchmark, normalise
 from ttdg.data.shifts import simulate
@@ -126,13 +126,21 @@ def hospital_stream(
 
 
 def run_trial(
-    model: Model, method: str, options: Mapping[str, Any], held_out: Sequence[Arrays], search: Search
+    model: Model,
+    method: str,
+    options: Mapping[str, Any],
+    held_out: Sequence[Arrays],
+    search: Search,
+    base: str = "own",
 ) -> Trial:
-    """Score one configuration over all hospitals, in the stream of the search."""
+    """Score one configuration over all hospitals, in the stream of the search.
+
+    `base` names the BatchNorm statistics under the method (`ttdg.adaptation.statistics_base`).
+    """
     device, benchmark = next(model.network.parameters()).device, model.card.benchmark
     seed_all(search.seed)  # random methods then draw the same numbers in every trial
     targets = [hospital_stream(n, held_out, benchmark, search, device) for n in range(search.hospitals)]
-    adapter = adapt(model, method, **options)
+    adapter = build_adapter(model, method, options, statistics=base)
     rows, seconds = score_streams(
         adapter, targets, search.stream, benchmark.regions, memory=METHODS[method].memory, measure=measure_dice
     )  # fmt: skip
@@ -161,20 +169,23 @@ def tune(
     held_out: Sequence[Arrays],
     search: Search,
     points: Sequence[Mapping[str, Any]] | None = None,
+    base: str = "own",
 ) -> Tuned:
     """Try every configuration of a method and choose the best. A tie goes to the first, the defaults.
 
     While the best lies at an edge of the grid, the next value beyond that edge is tried too, as often as the search
     allows.
     """
-    wanted, sites = configurations(method) if points is None else points, with_images(held_out)
-    trials = [run_trial(model, method, options, sites, search) for options in wanted]
-    further = beyond_edge(method, _best(trials).options, wanted)
+    sites, stream = with_images(held_out), search.stream
+    wanted = configurations(method, stream) if points is None else points
+    trials = [run_trial(model, method, options, sites, search, base) for options in wanted]
+    further = beyond_edge(method, _best(trials).options, wanted, stream)
     for _ in range(search.extensions):
         if further is None or math.isnan(_best(trials).dice):
             break
-        trials.append(replace(run_trial(model, method, further[1], sites, search), added=True))
-        further = beyond_edge(method, _best(trials).options, [trial.options for trial in trials])
+        trial = run_trial(model, method, further[1], sites, search, base)
+        trials.append(replace(trial, added=True))
+        further = beyond_edge(method, _best(trials).options, [trial.options for trial in trials], stream)
     best, edge = _best(trials), further[0] if further and search.extensions else None
     lengths, distinct = images_found(sites, search), distinct_images(sites, search)
     return Tuned(method, best.options, best.dice, tuple(trials), lengths, distinct, edge)

@@ -20,6 +20,7 @@ from ttdg.report.controls import compare_with_controls, number_cell
 from ttdg.report.gap import ceiling_dice, gap_table, method_gaps, with_share
 from ttdg.report.tables import SCORES, Cell, ReportTable, score_table, table_title, with_notes
 from ttdg.report.tuned_tables import tuned_tables
+from ttdg.report.verified import verification_tables
 
 if TYPE_CHECKING:
     import polars as pl
@@ -30,7 +31,7 @@ SINGLE_IMAGE_NOTE = "needs two images a batch and answers one as the source does
 
 
 def report_tables(table: RunTable) -> list[ReportTable]:
-    """Return all tables of a run: scores and comparison of each group, then the tuned options."""
+    """Return all tables of a run: scores and comparison of each group, then tuned options and verified records."""
     means, views, baseline = join_settings(table, mean_scores(table)), [], table.run.baseline
     dice = cache(lambda region: (image_dice(table, region), ceiling_dice(table, region)))
     for group in table_groups(table):
@@ -57,7 +58,8 @@ def report_tables(table: RunTable) -> list[ReportTable]:
             of_group.append(gap_table(gaps, group, baseline))
         notes = row_notes(table, group.batch)
         views += [with_notes(with_access(view, facts), notes) for view in of_group]
-    return views + [with_notes(view, row_notes(table)) for view in tuned_tables(table)]
+    views += [with_notes(view, row_notes(table)) for view in tuned_tables(table)]
+    return views + verification_tables(table)
 
 
 def row_notes(table: RunTable, batch: int | None = None) -> dict[str, str]:

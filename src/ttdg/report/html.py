@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ttdg.bench.results import RunTable
+from ttdg.bench.verification import verification_state
 from ttdg.files import write_text
 from ttdg.report.aggregate import dice_differences, image_dice, select_group, table_groups
 from ttdg.report.figures.panels import draw_panels
@@ -39,7 +40,7 @@ def write_html(path: Path, table: RunTable, views: Sequence[ReportTable], run: P
     """
     write_text(path, render_html("report.html", run=table.run, views=views, sections=_sections(table, run, seconds),
                             images=sum(line["images"] for line in table.about.values()), jobs=len(table.about),
-                            rows=len(table.rows)))  # fmt: skip
+                            rows=len(table.rows), state=verification_state(run, table)))  # fmt: skip
     return path
 
 

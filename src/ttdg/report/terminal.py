@@ -27,6 +27,7 @@ class SiteRow:
     by_region: dict[str, float]
     milliseconds: float  # per image
     views: str = "plain"  # over which the answers are averaged
+    statistics: str = "own"  # of BatchNorm, under the method
 
 
 def summarise(evaluations: Sequence[Evaluation]) -> list[SiteRow]:
@@ -59,6 +60,7 @@ def _summary(evaluation: Evaluation) -> SiteRow:
         {region: 100 * float(np.mean(dice)) for region, dice in by_region.items()},
         1000 * float(np.mean(values["seconds"])),
         about.get("views", "plain"),
+        about.get("statistics", "own"),
     )
 
 
@@ -86,8 +88,7 @@ def scores_table(rows: Sequence[SiteRow], title: str) -> "Table":
             )
             parts = [f"{row.by_region[region]:.1f}" for region in regions] if several else []
             values = (f"{row.alignment:.1f}", f"{row.structure:.1f}", f"{row.milliseconds:.1f}")
-            table.add_row(
-                escape(site), escape(row_label(row.method, row.views)), str(row.images), dice, *parts, *values
-            )
+            label = row_label(row.method, row.views, row.statistics)
+            table.add_row(escape(site), escape(label), str(row.images), dice, *parts, *values)
         table.add_section()
     return table

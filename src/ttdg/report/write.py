@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from ttdg.bench.results import RunTable
-from ttdg.bench.verification import VERIFICATION_FILE, rows_digest
+from ttdg.bench.verification import VERIFICATION_FILE, rows_digest, verified_records
 from ttdg.errors import UserError
 from ttdg.files import write_text
 from ttdg.report.comparison import report_tables
@@ -35,13 +35,13 @@ def write_report(table: RunTable, run: Path, out: Path, pictures: float = 60.0) 
 
 
 def pack_verification(table: RunTable, run: Path, folder: Path) -> list[Path]:
-    """Copy the result of a verification beside packed records if it was made for exactly these rows."""
+    """Copy the result of a verification beside packed records if these rows, or records of them, were verified."""
     try:
         text = (run / VERIFICATION_FILE).read_text(encoding="utf-8")
         same_rows = json.loads(text)["digest"] == rows_digest(table)
     except (OSError, ValueError, KeyError, TypeError):
         return []
-    if not same_rows:
+    if not same_rows and not verified_records(run, table):
         return []
     write_text(folder / VERIFICATION_FILE, text)
     return [folder / VERIFICATION_FILE]

@@ -116,8 +116,9 @@ def test_a_broken_image_is_not_stored_and_does_not_disturb_what_is_known_of_the_
     adapter, other = (source.adapt("universe", **quick) for _ in range(2))
     images = away(0, 3)
     images[1, 0, 4, 4] = value
-    adapter._remember(images)
-    other._remember(images[[0, 2]])
+    with pytest.warns(RuntimeWarning, match="not finite"):
+        adapter(images)
+    other(images[[0, 2]])
     assert len(adapter.memory) == 2
     assert adapter.memory.normalised == other.memory.normalised == "imagenet"
     assert torch.allclose(adapter.verdict.described, other.verdict.described, rtol=1e-4)

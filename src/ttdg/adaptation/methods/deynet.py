@@ -14,7 +14,7 @@ predicted afterwards: the mean probability over `copies` corrupted copies, as th
 channels share the corrupted positions. The target is the image in [0, 1], before the benchmark's normalisation. Adam
 has γ and β of all BatchNorm layers, but those of the segmentation decoder get no gradient; its running statistics move
 like the others. With the published lr of 1e-6 nearly all of the effect is due to the running statistics; `lr=0`
-shows how much. A batch without a finite image changes nothing; the host waits for that check.
+shows how much.
 """
 
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ttdg.adaptation import losses
 from ttdg.adaptation.adapter import Adapter, Images, Logits, Method
-from ttdg.adaptation.descent import Descent, Snapshot, any_finite_image, zero_non_finite
+from ttdg.adaptation.descent import Descent, Snapshot
 from ttdg.adaptation.options import HEAD, LR, SEED, STEPS, WEIGHT, Option
 from ttdg.networks import batchnorm, split
 from ttdg.networks.heads.denoiser import Denoiser, corrupt, denoising_loss
@@ -66,14 +66,10 @@ class DeyNet:
 
     def __call__(self, images: Images) -> Logits:
         """Adapt to the batch and return its logits after the update."""
-        if not any_finite_image(images):
-            with torch.no_grad():
-                return self.network(images)
-        finite = zero_non_finite(images)
         batchnorm.use(self.network, batchnorm.TRAIN)
         for _ in range(self.steps):
             with torch.enable_grad():
-                loss = self.objective(finite)
+                loss = self.objective(images)
             self.descent.step(loss)
             self.loss = loss.detach()
         batchnorm.use(self.network, batchnorm.EVAL)

@@ -4,8 +4,7 @@ Mirza et al., The Norm Must Go On: Dynamic Unsupervised Domain Adaptation by Nor
 
 Decisions: Each image is shown in the eight symmetries of the square, once each: 9 forward passes with the prediction.
 The paper uses 64 random crops, rotations and flips: 65 passes. An image that is not square is shown only in the four
-symmetries that keep its shape. The momentum decays once per batch. A batch for which the output or the new statistics
-are not finite changes neither the statistics nor the momentum.
+symmetries that keep its shape. The momentum decays once per batch.
 """
 
 import torch
@@ -30,8 +29,8 @@ class Dua:
     """The adapter of DUA.
 
     State: the running statistics of BatchNorm and the number of `batches`. One call: forward pass over all views of the
-    batch, in which batch statistics normalise and move the running statistics by the momentum; restore the old
-    running statistics if anything is not finite; forward pass over the batch with the running statistics.
+    batch, in which batch statistics normalise and move the running statistics by the momentum; forward pass
+    over the batch with the running statistics.
     """
 
     def __init__(self, network: nn.Module, *, decay: float, least: float, views: int) -> None:
@@ -40,20 +39,15 @@ class Dua:
         batchnorm.use(network, batchnorm.EVAL)
         self.layers = list(batchnorm.layers(network))
         self._source = Snapshot(network.state_dict().values())
-        self._buffers = [buffer for layer in self.layers for buffer in batchnorm.running_statistics(layer)]
         self.reset()
 
     @torch.no_grad()
     def __call__(self, images: Images) -> Logits:
         """Update the running statistics with the batch and return its logits."""
-        before = [buffer.clone() for buffer in self._buffers]
-        self._use(batchnorm.TrainMode(dua_momentum(self.batches + 1, self.decay, self.least)))
-        logits_of_views = self.network(self._views(images))
+        self.batches += 1
+        self._use(batchnorm.TrainMode(dua_momentum(self.batches, self.decay, self.least)))
+        self.network(self._views(images))
         self._use(batchnorm.EVAL)
-        if logits_of_views.isfinite().all() & torch.cat(self._buffers).isfinite().all():
-            self.batches += 1
-        else:
-            torch._foreach_copy_(self._buffers, before)
         return self.network(images)
 
     def _views(self, images: Images) -> Float[Tensor, "n c h w"]:

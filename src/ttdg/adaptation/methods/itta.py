@@ -13,8 +13,7 @@ of one size. The images of a batch take each other's styles, never their own. At
 image with itself, so that the loss and its gradient are 0; here the previous image gives the style, unless
 `remember=False`. The published factor on the loss, 1e-6 (0.1 for DomainNet), acts only through Adam's ε; here it is
 0.1. Both styles run in one pass. Feature maps must not be negative (the levels end in ReLU). f_w is fitted with Adam
-at 1e-3; published: 5e-6, over a whole training. A batch without a finite image changes nothing; the host waits for
-that check.
+at 1e-3; published: 5e-6, over a whole training.
 """
 
 from typing import Any, Literal
@@ -23,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ttdg.adaptation.adapter import Adapter, Images, Logits, Method
-from ttdg.adaptation.descent import Descent, any_finite_image, zero_non_finite
+from ttdg.adaptation.descent import Descent
 from ttdg.adaptation.options import LR, SEED, STEPS, Option
 from ttdg.errors import UserError
 from ttdg.networks import batchnorm, pyramid, split
@@ -83,8 +82,7 @@ class Itta:
 
     def __call__(self, images: Images) -> Logits:
         """Adapt to the batch and return its logits after the update."""
-        if any_finite_image(images):
-            self._train_maps(pad_to_stride(zero_non_finite(images)))
+        self._train_maps(pad_to_stride(images))
         with torch.no_grad():
             return self.network(images)
 

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ttdg.adaptation.adapter import Adapter, Images, Logits, Method
-from ttdg.adaptation.descent import Descent, Snapshot, zero_non_finite
+from ttdg.adaptation.descent import Descent, Snapshot
 from ttdg.adaptation.options import LR, STEPS, Option
 from ttdg.networks import batchnorm, pyramid, split
 from ttdg.networks.heads.noise import NoiseDiscriminator
@@ -61,10 +61,9 @@ class NcTtt:
         """Adapt to the batch from the source and return its logits after the update."""
         self.reset()
         batchnorm.use(self.network, batchnorm.TRAIN)
-        finite = zero_non_finite(images)
         for _ in range(self.steps):
             with torch.enable_grad():
-                loss = self.objective(finite)
+                loss = self.objective(images)
             self.descent.step(loss)
             self.loss = loss.detach()
         batchnorm.use(self.network, batchnorm.EVAL)

@@ -17,8 +17,7 @@ The defaults are the published setting for fundus: lr 5e-3, 2 steps, δ 0.94, m_
 
 `objective="entropy"` follows the published form for prostate. That form minimises the half entropy with lr 1e-2, 1
 step, δ 0.6 and m_min 0.005, starts from the slow copy once per case, and predicts the whole case again with its last
-weights; here it is the full entropy, batch by batch. The bank of prompts is interpolated for another image size. A
-batch without a finite image changes nothing; the host waits for that check.
+weights; here it is the full entropy, batch by batch. The bank of prompts is interpolated for another image size.
 """
 
 from typing import Literal
@@ -30,7 +29,7 @@ from torch import Tensor, nn
 
 from ttdg.adaptation import losses
 from ttdg.adaptation.adapter import Adapter, Images, Logits, Method
-from ttdg.adaptation.descent import Descent, Snapshot, any_finite_image, zero_non_finite
+from ttdg.adaptation.descent import Descent, Snapshot
 from ttdg.adaptation.options import COUNT, HEAD, LR, SEED, SHARE, STEPS, Option
 from ttdg.adaptation.pass_prompts import Prompts
 from ttdg.networks import batchnorm, split
@@ -92,15 +91,12 @@ class Pass:
 
     def __call__(self, images: Images) -> Logits:
         """Adapt to the batch and return, for each image, the less uncertain logits."""
-        if not any_finite_image(images):
-            return self.predict_frozen(images)
-        finite = zero_non_finite(images)
         source = self._source_prediction(images)
         self.slow.restore()
         self._use(self.mode)
         for _ in range(self.steps):
             with torch.enable_grad():
-                loss = self.objective(finite)
+                loss = self.objective(images)
             self.descent.step(loss)
             self._update_slow_copy()
             self.loss = loss.detach()

@@ -6,8 +6,7 @@ Segmentation, CVPR 2024. The network is frozen; only the prompt and a memory of 
 Decisions: Frequencies are shifted along the image axes only; the authors' code also rolls batch and channels. In
 larger batches each image has its own prompt, the losses are summed, and n counts images. The side of the window is a
 fraction of the shorter image side. The memory holds 40 prompts, not 41. Adam's moments are kept from image to image,
-as published, separately for each position in the batch; they restart with a larger batch or another image size. An
-image that is not finite gives no gradient (Adam's moments still move its prompt), and NaN in its key becomes 0. All
+as published, separately for each position in the batch; they restart with a larger batch or another image size. All
 BatchNorm layers are used; the authors' code leaves out PraNet's decoder. `predict_frozen` uses the prompt that the
 memory gives for the image, and the last λ.
 
@@ -97,7 +96,7 @@ class Vptta:
     def __call__(self, images: Images) -> Logits:
         """Train a prompt for each image and return the logits of the prompted images."""
         coefficients = self._window(images).coefficients(images)
-        keys = coefficients.abs().nan_to_num()
+        keys = coefficients.abs()
         self.seen += len(images)
         self.mode.rho = warm_up_weight(self.seen, self.warm)
         self._start_prompts(keys)
@@ -116,7 +115,7 @@ class Vptta:
     def predict_frozen(self, images: Images) -> Logits:
         """Return the logits with the prompts that the memory gives; nothing is trained or stored."""
         coefficients = self._window(images).coefficients(images)
-        prompt = self._initial_prompts(coefficients.abs().nan_to_num())
+        prompt = self._initial_prompts(coefficients.abs())
         return self._predict(images, coefficients, prompt, self._test_weight(images))
 
     def _prompt_gradient(

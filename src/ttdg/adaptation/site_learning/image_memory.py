@@ -53,12 +53,7 @@ class ImageMemory:
         return self.columns["pixels"]
 
     def add(self, images: Float[Tensor, "b c h w"], **notes: Shaped[Tensor, "b *_"]) -> None:
-        """Store the finite images of a batch, each with one row of every note."""
-        finite = images.isfinite().flatten(1).all(1)
-        if not finite.all():
-            images, notes = images[finite], {name: note[finite] for name, note in notes.items()}
-        if not len(images):
-            return
+        """Store the images of a batch, each with one row of every note."""
         images = images.float()
         if len(self) and images.shape[1:] != self.pixels.shape[1:]:
             self.clear()

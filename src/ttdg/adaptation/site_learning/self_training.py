@@ -82,9 +82,8 @@ class SelfTraining(GradientAdapter):
     def __call__(self, images: Images) -> Logits:
         """Store the batch, learn from the memory, and return the teacher's logits."""
         self._remember(images)
-        if len(self.memory):
-            for _ in range(self.steps):
-                self._learn()
+        for _ in range(self.steps):
+            self._learn()
         return self.predict_frozen(images)
 
     def _remember(self, images: Images) -> None:
@@ -244,4 +243,5 @@ METHOD = Method(
     published=None,
     options=OPTIONS,
     grid={"lr": (3e-5, 1e-4, 3e-4), "steps": (2, 4)},
+    folder_grid={"lr": (3e-5, 1e-4, 3e-4), "folder_steps": (300, 600)},
 )

@@ -72,12 +72,9 @@ class SiteTrainer(GradientAdapter):
 
     def __call__(self, images: Images) -> Logits:
         """Store the batch, learn from the memory, and return the adapted logits."""
-        usable = images[images.isfinite().flatten(1).all(1)]
-        if len(usable):
-            self.memory.add(usable, **self._notes(usable.float(), new=True))
-        if len(self.memory):
-            self._learn_draws([self.memory.draw(self.draw) for _ in range(self.steps)])
-            self._restore_if_broken()
+        self.memory.add(images, **self._notes(images.float(), new=True))
+        self._learn_draws([self.memory.draw(self.draw) for _ in range(self.steps)])
+        self._restore_if_broken()
         return self.predict_frozen(images)
 
     def learn(

@@ -109,10 +109,7 @@ class UniverseLearner(SelfTraining, SelfAssessing, Remarking):
 
     @torch.no_grad()
     def _store(self, images: Images, reading: SourceReading) -> None:
-        finite = images.isfinite().flatten(1).all(1)
-        if not finite.any():
-            return
-        self.verdict.add_images(self.memory.to_unit(images[finite].float())[0])
+        self.verdict.add_images(self.memory.to_unit(images.float())[0])
         judged, carried = reading.logits.softmax(1), self.carrier.carry(reading.features)
         believed = self._belief(carried, F.interpolate(judged, size=carried.shape[2:], mode="area"))
         self.memory.add(images, **notes(judged, reading.assessment.dice, carried, believed))

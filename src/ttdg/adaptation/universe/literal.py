@@ -72,7 +72,7 @@ class UniverseLiteralAdapter(GradientAdapter):
             self._update(loss)
         with torch.no_grad():
             logits = self.network(images)
-            if not _is_finite(logits) and _is_finite(images):  # SGD on all weights has diverged
+            if not _is_finite(logits):  # SGD on all weights has diverged
                 self.reset()
                 logits = self.network(images)
         return logits

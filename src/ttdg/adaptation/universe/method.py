@@ -133,4 +133,5 @@ METHOD = Method(
     needs=("BatchNorm", "encode/decode"),
     parts=("prior", "judge"),
     grid={"rate": (0.3, 1.0, 3.0), "steps": (2, 4)},
+    folder_grid={"rate": (0.3, 1.0, 3.0), "folder_steps": (0, 600)},
 )

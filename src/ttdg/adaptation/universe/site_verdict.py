@@ -30,10 +30,9 @@ class SiteVerdict:
         self.gains = torch.zeros(members + 1, device=device)
 
     def add_images(self, images: Float[Tensor, "b c h w"]) -> None:
-        """Describe images in [0, 1]; a description that is not finite does not count."""
+        """Describe images in [0, 1]."""
         described = describe(images)
-        usable = described.isfinite().all(1)
-        self.described += torch.cat([described[usable].sum(0), usable.sum()[None].to(described)])
+        self.described += torch.cat([described.sum(0), described.new_full((1,), len(described))])
 
     def add_gains(self, members: Float[Tensor, "e b k"]) -> None:
         """Add the Dice that the members expect of the candidates of a batch."""

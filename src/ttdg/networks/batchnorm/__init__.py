@@ -14,6 +14,7 @@ Modes:
 Functions:
 
 * `use`: sets the mode of every BatchNorm layer of a network.
+* `replace_batch`: sets another mode wherever `use` asks for `BATCH` later.
 * `layers`, `has_layers`: the BatchNorm layers of a network; whether there are any.
 * `affine_parameters`: γ and β of all layers.
 * `running_statistics`: running mean and variance of a layer.
@@ -39,11 +40,13 @@ from ttdg.networks.batchnorm.modes import (
     has_layers,
     has_too_few_values,
     layers,
+    replace_batch,
     running_statistics,
     use,
 )
 
 __all__ = [
     "BATCH", "EVAL", "MIN_VALUES", "TRAIN", "BatchMode", "EvalMode", "MixMode", "Mode", "TrainMode",
-    "affine_parameters", "batch_norm", "has_layers", "has_too_few_values", "layers", "running_statistics", "use",
+    "affine_parameters", "batch_norm", "has_layers", "has_too_few_values", "layers", "replace_batch",
+    "running_statistics", "use",
 ]  # fmt: skip

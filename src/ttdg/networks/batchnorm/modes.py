@@ -131,16 +131,26 @@ def layers(network: nn.Module) -> Iterator[_BatchNorm]:
 
 
 def use(network: nn.Module, mode: Mode) -> None:
-    """Set the mode of every BatchNorm layer in place. It applies in train and in eval mode."""
+    """Set the mode of every BatchNorm layer in place. It applies in train and in eval mode.
+
+    `BATCH` sets the mode given to `replace_batch` instead, if there is one.
+    """
     for layer in layers(network):
-        if layer.running_mean is None and mode != BATCH:
+        chosen = layer.__dict__.get("instead_of_batch", mode) if mode == BATCH else mode
+        if layer.running_mean is None and chosen != BATCH:
             raise UserError(
                 "this network's BatchNorm layers keep no running statistics, which this method uses as source "
                 "statistics; use the method 'norm', or a network with track_running_stats=True"
             )
         if not isinstance(layer, _Moded):
             layer.__class__ = _moded(type(layer))
-        layer.mode = mode  # type: ignore[assignment]
+        layer.mode = chosen  # type: ignore[assignment]
+
+
+def replace_batch(network: nn.Module, mode: Mode) -> None:
+    """Give a network another mode wherever `use` asks for `BATCH` later. Copies of the network keep this."""
+    for layer in layers(network):
+        layer.instead_of_batch = mode  # type: ignore[assignment]
 
 
 def affine_parameters(network: nn.Module) -> list[nn.Parameter]:
