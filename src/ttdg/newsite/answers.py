@@ -12,7 +12,7 @@ from PIL import Image
 
 from ttdg.data.unlabelled import NewImage
 from ttdg.files import atomic_file
-from ttdg.newsite.journal import JournalEntry
+from ttdg.newsite.journal import PARTS, JournalEntry
 from ttdg.newsite.overlay import add_legend, draw_overlay
 
 STRIP = 1_000_000  # pixels of the mask that are computed at once
@@ -29,6 +29,9 @@ def write_answer(
 ) -> JournalEntry:
     """Write `masks/NAME.png` and, if the image has a picture, `overlays/NAME.jpg` under `out`.
 
+    The answer to a frame of a stack, whose mask is not complete, is written as `parts/NAME/NUMBER.png` with the indices
+    of its labels.
+
     Args:
         out: The output folder.
         image: The image that was segmented.
@@ -41,7 +44,10 @@ def write_answer(
         The journal entry of the file, without its key and its expected Dice.
     """
     indices, confidence = label_pixels(logits, image.size)
-    mask, overlay = f"masks/{name}.png", f"overlays/{name}.jpg" if image.picture is not None else ""
+    stack, number = image.input.stack, f"{image.input.number + 1:04}"
+    mask = f"masks/{name}.png" if stack is None else f"{PARTS}/{name}/{number}.png"
+    shown_as = name if stack is None or stack.depth == 1 else f"{name}/{number}"
+    overlay = f"overlays/{shown_as}.jpg" if image.picture is not None else ""
     foreground = np.count_nonzero(indices) / indices.size
     if image.picture is not None:
         height, width, _ = image.picture.shape
@@ -49,7 +55,7 @@ def write_answer(
         if indices.shape != (height, width):
             shown = np.asarray(Image.fromarray(indices).resize((width, height), Image.Resampling.NEAREST))
         _save(out / overlay, add_legend(draw_overlay(image.picture, shown), labels))
-    for start in range(0, len(indices), ROWS):  # in place and in strips, because an index takes eight bytes
+    for start in range(0, len(indices) if stack is None else 0, ROWS):  # in place and in strips, because an index takes eight bytes
         indices[start : start + ROWS] = greys[indices[start : start + ROWS]]
     digest = _save(out / mask, indices)
     return JournalEntry(
@@ -64,6 +70,8 @@ def write_answer(
         foreground=foreground,
         confidence=confidence,
         unusual=image.unusual,
+        holder=image.input.holder,
+        stack=stack.name if stack is not None else "",
     )
 
 
