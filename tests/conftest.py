@@ -168,7 +168,14 @@ def write_dicom():
         data = FileDataset(str(path), {}, file_meta=meta, preamble=bytes(128))
         data.SOPClassUID, data.SOPInstanceUID = kind, meta.MediaStorageSOPInstanceUID
         data.StudyInstanceUID, data.SeriesInstanceUID = "1.2.3.4", tags.pop("series", uid.generate_uid())
-        for tag in ("PatientName", "PatientID", "StudyDate", "AccessionNumber", "ReferringPhysicianName", "StudyID"):
+        for tag in (
+            "PatientName",
+            "PatientID",
+            "StudyDate",
+            "AccessionNumber",
+            "ReferringPhysicianName",
+            "StudyID",
+        ):
             setattr(data, tag, "20200102" if tag == "StudyDate" else name)
         for tag in ("PatientBirthDate", "PatientSex", "StudyTime"):
             setattr(data, tag, "")

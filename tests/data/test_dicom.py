@@ -74,13 +74,21 @@ def test_grey_of_eight_bits_keeps_its_values(tmp_path, write_dicom):
 
 
 @pytest.mark.parametrize(
-    "syntax", [None, uid.RLELossless, uid.JPEGLSLossless, uid.JPEG2000Lossless], ids=lambda s: s.name if s else "plain"
+    "syntax",
+    [None, uid.RLELossless, uid.JPEGLSLossless, uid.JPEG2000Lossless],
+    ids=lambda s: s.name if s else "plain",
 )
 @pytest.mark.parametrize("colour", [True, False])
 def test_lossless_transfer_syntaxes_give_the_stored_pixels(tmp_path, write_dicom, syntax, colour):
     pixels = np.stack([COLOUR, COLOUR[::-1]]) if colour else np.stack([GREY, GREY[::-1]])
     photometric = {"photometric": "YBR_RCT"} if colour and syntax == uid.JPEG2000Lossless else {}
-    write_dicom(tmp_path / "a.dcm", pixels, compress=None if photometric else syntax, colour=colour, bits=8 if colour else 16)
+    write_dicom(
+        tmp_path / "a.dcm",
+        pixels,
+        compress=None if photometric else syntax,
+        colour=colour,
+        bits=8 if colour else 16,
+    )
     if photometric:
         data = dcmread(tmp_path / "a.dcm")
         data.compress(syntax, generate_instance_uid=False)
@@ -118,7 +126,7 @@ def test_a_photograph_in_jpeg_is_rgb(tmp_path, write_dicom):
 @pytest.mark.parametrize("damage", [{"cut": 150}, {"size": (128, 80)}])
 def test_a_jpeg_with_missing_rows_or_another_size_is_refused(tmp_path, write_dicom, damage):
     jpeg(tmp_path / "a.dcm", write_dicom, **damage)
-    with pytest.raises(UserError, match="truncated or damaged|pixels instead of"):
+    with pytest.raises(UserError, match=r"truncated or damaged|pixels instead of"):
         read_image(tmp_path / "a.dcm")
 
 
@@ -181,8 +189,12 @@ def test_a_series_is_a_case_whose_mask_may_be_nifti(tmp_path, write_dicom, volum
     mask = (volume > 500).astype(np.uint8)
     affine = np.array([[-0.25, 0, 0, 40], [0, -0.5, 0, 30], [0, 0, 3, -20], [0, 0, 0, 1.0]])
     (tmp_path / "site/masks").mkdir()
-    flipped = affine @ np.array([[1, 0, 0, 0], [0, -1, 0, 7], [0, 0, 1, 0], [0, 0, 0, 1.0]])  # as converters store it
-    nibabel.save(nibabel.Nifti1Image(mask.transpose(2, 1, 0)[:, ::-1], flipped), tmp_path / "site/masks/p7.nii.gz")
+    flipped = affine @ np.array(
+        [[1, 0, 0, 0], [0, -1, 0, 7], [0, 0, 1, 0], [0, 0, 0, 1.0]]
+    )  # as converters store it
+    nibabel.save(
+        nibabel.Nifti1Image(mask.transpose(2, 1, 0)[:, ::-1], flipped), tmp_path / "site/masks/p7.nii.gz"
+    )
     folder = tmp_path / "site/images/p7"
     assert volume_geometry(folder).spacing == pytest.approx((3.0, 0.5, 0.25))
     found = np.stack([volume_slice(folder, n, clip=False)[..., 0] for n in range(5)])

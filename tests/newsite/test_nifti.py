@@ -33,11 +33,13 @@ def site(tmp_path, discs):
     return root
 
 
-def test_the_mask_has_the_affine_of_the_input_and_each_slice_its_answer(disc_model, site, tmp_path, monkeypatch):
+def test_the_mask_has_the_affine_of_the_input_and_each_slice_its_answer(
+    disc_model, site, tmp_path, monkeypatch
+):
     seen, label_pixels = [], answers.label_pixels
 
-    def spy(logits, size):
-        labels, confidence = label_pixels(logits, size)
+    def spy(logits, size, maps):
+        labels, confidence = label_pixels(logits, size, maps)
         seen.append(labels.copy())
         return labels, confidence
 
@@ -74,7 +76,9 @@ def test_the_mask_has_the_affine_of_the_input_and_each_slice_its_answer(disc_mod
         if mask.name.endswith(".nii"):
             assert b"Quillfeather" not in mask.read_bytes()
     header = nibabel.load(tmp_path / "out/masks/RAS.nii.gz").header
-    assert not any(bytes(header[field]).strip(b"\0") for field in ("descrip", "aux_file", "db_name", "intent_name"))
+    assert not any(
+        bytes(header[field]).strip(b"\0") for field in ("descrip", "aux_file", "db_name", "intent_name")
+    )
 
 
 def test_a_batch_has_slices_of_one_volume(disc_model, site, tmp_path):

@@ -159,7 +159,9 @@ def case_mask(case: Case) -> UInt8[np.ndarray, "h w"] | None:
     """Return the raw values of the mask of a case, if it has one."""
     if case.mask is None:
         return None
-    return read_mask(case.mask) if case.slice is None else volume_mask_slice(case.mask, case.slice, case.image)
+    return (
+        read_mask(case.mask) if case.slice is None else volume_mask_slice(case.mask, case.slice, case.image)
+    )
 
 
 def to_network_size(image: UInt8[np.ndarray, "h w 3"], size: int) -> UInt8[np.ndarray, "3 size size"]:

@@ -105,7 +105,7 @@ class Journal:
 
     def begin(self, run: Mapping[str, Any]) -> None:
         """Remove what a killed call left half-written, and write the journal without its damaged lines."""
-        for place in (self.folder / name for name in ("masks", "overlays", "state", PARTS)):
+        for place in (self.folder / name for name in ("masks", "overlays", "probabilities", "state", PARTS)):
             for path in place.rglob(".*"):
                 if TEMPORARY.fullmatch(path.name) and path.is_file():
                     path.unlink()

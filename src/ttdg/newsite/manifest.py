@@ -12,7 +12,6 @@ from statistics import fmean
 from typing import Any
 
 from ttdg.data.unlabelled import InputFile
-
 from ttdg.files import atomic_file
 from ttdg.newsite.inputs import FoundFiles
 from ttdg.newsite.journal import Journal, JournalEntry
@@ -93,8 +92,9 @@ def _rows_by_input(journal: Journal, images: Sequence[InputFile]) -> dict[str, J
             rows[name] = replace(frames[0], file=name)
             continue
         rows[name] = replace(
-            answered[0], file=name, overlay=answered[0].overlay.rpartition("/")[0], foreground=_mean(answered, "foreground"),
-            confidence=_mean(answered, "confidence"), expected_dice=_mean(answered, "expected_dice"),
+            answered[0], file=name, overlay=answered[0].overlay.rpartition("/")[0],
+            foreground=_mean(answered, "foreground"), confidence=_mean(answered, "confidence"),
+            expected_dice=_mean(answered, "expected_dice"),
             expected_low=_mean(answered, "expected_low"), expected_high=_mean(answered, "expected_high"),
             unusual="; ".join(sorted({frame.unusual for frame in answered if frame.unusual})),
             reading=", ".join(sorted({frame.reading for frame in answered if frame.reading})),

@@ -58,6 +58,7 @@ def predict(
     workers: int | None = None,
     again: bool = False,
     most_pixels: int = PIXELS,
+    probabilities: bool = False,
     keep_identity: bool = False,
     progress: Progress = lambda done, total: None,
     learning: Progress = lambda done, total: None,
@@ -67,8 +68,9 @@ def predict(
     In the stream `online` the model adapts to each batch when it answers it. In the stream `folder` it learns all
     images first and then answers all of them; each file is read twice. For a method without memory both are the same.
 
-    A frame of a DICOM or NIfTI file is an image. Its mask is a frame of a DICOM segmentation, or a slice of a NIfTI file
-    with the affine of the input. DICOM slices of one series share a segmentation. A batch has slices of one volume only.
+    A frame of a DICOM or NIfTI file is an image. Its mask is a frame of a DICOM segmentation, or a slice of a NIfTI
+    file with the affine of the input. DICOM slices of one series share a segmentation. A batch has slices of one volume
+    only.
 
     Every other file is set aside with a reason. Images are processed in the order of their names. Constant frames and
     noise are answered by the source model, each alone, and nothing is learned from them. At most two batches are read
@@ -95,6 +97,7 @@ def predict(
         workers: Number of threads that read images; None is one per core.
         again: Answer all files again, and replace every answer in `out`.
         most_pixels: Images with more pixels are set aside.
+        probabilities: Also write the probability of each label but the background, as PNG files whose value 255 is 1.
         keep_identity: Copy the name, number, birth date and sex of the patient, and the dates and numbers of the study,
             from DICOM images into their segmentations. By default these tags are empty.
         progress: Called with the number of processed images and the number of all images; a frame is an image.
@@ -122,7 +125,7 @@ def predict(
     session = Session(
         model, adapter, journal, asdict(run), {image.file: image for image in found.images},
         output_names(units, journal.names()), StackMasks(out, benchmark.greys, benchmark.labels, maker), rounds.final(),
-        dict(found.set_aside) | {refused.file: refused.reason for refused in rounds.refused}, progress,
+        dict(found.set_aside) | {refused.file: refused.reason for refused in rounds.refused}, progress, probabilities,
     )  # fmt: skip
     device = next(model.network.parameters()).device
     session.answer(
@@ -142,7 +145,8 @@ def predict(
     expected, remarks = journal.expected_dice(files), journal.remarks(files)
     answers = {file: journal.entries[file] for file in files}
     return FolderResult(
-        input_count(session.done, session.inputs), input_count(session.kept, session.inputs), set_aside, manifest, expected, method, stream, remarks,
+        *(input_count(files, session.inputs) for files in (session.done, session.kept)), set_aside, manifest,
+        expected, method, stream, remarks,
         unusual={file: entry.unusual for file, entry in answers.items() if entry.unusual},
         edited=tuple(file for file in files if file in journal.edited), removed=removed,
     )  # fmt: skip

@@ -60,8 +60,13 @@ def write_segmentation(
     import highdicom
 
     placed = all(image.placed for image, _ in frames)
-    uid = _uid(maker.model, maker.method, *(f"{image.sop_instance} {frame}" for image, frame in frames), indices)
-    sources = [_stand_in(image, frame, number, placed, len(frames) > 1, uid) for number, (image, frame) in enumerate(frames)]
+    uid = _uid(
+        maker.model, maker.method, *(f"{image.sop_instance} {frame}" for image, frame in frames), indices
+    )
+    sources = [
+        _stand_in(image, frame, number, placed, len(frames) > 1, uid)
+        for number, (image, frame) in enumerate(frames)
+    ]
     made = highdicom.seg.Segmentation(
         source_images=sources,
         pixel_array=indices if len(frames) > 1 or placed else indices[0],
@@ -87,9 +92,7 @@ def write_segmentation(
     made.save_as(path)
 
 
-def _stand_in(
-    image: DicomImage, frame: int, number: int, placed: bool, several: bool, uid: str
-) -> Any:
+def _stand_in(image: DicomImage, frame: int, number: int, placed: bool, several: bool, uid: str) -> Any:
     """Return an image with one frame for highdicom. It holds no identifying tag."""
     from pydicom import Dataset
     from pydicom.dataset import FileMetaDataset
@@ -149,13 +152,19 @@ def _refer(made: Any, frames: dict[str, tuple[DicomImage, int]]) -> None:
                 if source.ReferencedSOPInstanceUID not in frames:
                     continue  # highdicom shares the item between the segments of a frame
                 image, frame = frames[source.ReferencedSOPInstanceUID]
-                source.ReferencedSOPClassUID, source.ReferencedSOPInstanceUID = image.sop_class, image.sop_instance
+                source.ReferencedSOPClassUID, source.ReferencedSOPInstanceUID = (
+                    image.sop_class,
+                    image.sop_instance,
+                )
                 if image.frames > 1:
                     source.ReferencedFrameNumber = frame + 1
     instances = {}
     for image, _ in frames.values():
         reference = Dataset()
-        reference.ReferencedSOPClassUID, reference.ReferencedSOPInstanceUID = image.sop_class, image.sop_instance
+        reference.ReferencedSOPClassUID, reference.ReferencedSOPInstanceUID = (
+            image.sop_class,
+            image.sop_instance,
+        )
         instances[image.sop_instance] = reference
     made.ReferencedSeriesSequence[0].ReferencedInstanceSequence = list(instances.values())
     made.SourceImageSequence = deepcopy(list(instances.values()))

@@ -42,6 +42,7 @@ class Session:
     final: frozenset[str]  # files whose answers are not changed
     set_aside: dict[str, str]  # file → reason
     progress: Progress
+    probabilities: bool = False  # also write the probability of each label
     done: set[str] = field(default_factory=set)  # images that were answered
     kept: set[str] = field(init=False)
     refused: set[str] = field(default_factory=set)
@@ -155,7 +156,9 @@ class Session:
         }  # fmt: skip
         entries = [
             replace(
-                write_answer(self.out, image, self._name(image.input), answer, self._greys, labels),
+                write_answer(
+                    self.out, image, self._name(image.input), answer, self._greys, labels, self.probabilities
+                ),
                 **common,
                 **expected,
             )
@@ -191,7 +194,9 @@ class Session:
             if finished := self.masks.finish(stack, name, answered):
                 self.journal.add(*finished)
                 self.masks.remove_parts(name)
-                current = {path for image in self._members[stack] for path in self.journal.outputs(image.file)}
+                current = {
+                    path for image in self._members[stack] for path in self.journal.outputs(image.file)
+                }
                 for path in self._superseded[stack] - current:  # of fewer slices, and under another name
                     (self.out / path).unlink(missing_ok=True)
 

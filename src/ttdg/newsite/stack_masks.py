@@ -1,4 +1,4 @@
-"""The mask of a stack of frames: written when all its frames were answered, from the parts that were kept until then."""
+"""The mask of a stack of frames, written when all its frames were answered, from parts that were kept until then."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ class StackMasks:
             indices = np.empty((len(parts), first.height, first.width), np.uint8)
         for number, part in enumerate(parts):
             with Image.open(part) as picture:
-                indices[number] = picture
+                indices[number] = np.asarray(picture)
         mask = f"masks/{name}{mask_suffix(stack)}"
         with atomic_file(self.out / mask) as temporary:
             if stack.dicom:

@@ -5,7 +5,7 @@ rows of a truncated frame without an error.
 """
 
 START_JPEG, START_J2K = b"\xff\xd8", b"\xff\x4f\xff\x51"
-END = b"\xff\xd9"
+END, PADDING = b"\xff\xd9", b"\0\xff"
 NO_FRAME = (0xC4, 0xC8, 0xCC)  # markers between 0xC0 and 0xCF that do not start a frame
 JPEG_LS = 0xF7
 STANDALONE = (0x01, *range(0xD0, 0xD8))
@@ -23,7 +23,7 @@ def wrong_codestream(data: bytes, rows: int, columns: int) -> str | None:
         return "its compressed data have no size"
     if size != (rows, columns):
         return f"its compressed data are {size[1]} × {size[0]} pixels instead of {columns} × {rows}"
-    if not data.rstrip(b"\0").endswith(END):
+    if not data.rstrip(PADDING).endswith(END):
         return "its compressed data end early"
     return None
 

@@ -56,8 +56,11 @@ class DicomImage:
     rows: int
     columns: int
     frames: int
+    bits: int  # stored for each value
     orientation: tuple[float, ...]  # direction of a row and of a column in the patient; empty if unknown
-    positions: tuple[tuple[float, ...], ...]  # of the first pixel of each frame, in millimetres; empty if unknown
+    positions: tuple[
+        tuple[float, ...], ...
+    ]  # of the first pixel of each frame, in millimetres; empty if unknown
     spacing: tuple[float, float] | None  # (y, x) in millimetres
     thickness: float | None  # of a slice, in millimetres
     lossy: bool
@@ -93,7 +96,7 @@ def has_dicom_suffix(path: Path) -> bool:
 
 
 def read_dicom_header(path: Path) -> DicomImage:
-    """Return the header of an image file; raise `UserError` for a damaged file and `NoImageError` for another object."""
+    """Return the header of an image file; raise `NoImageError` for a whole file that holds no image."""
     silence()
     from pydicom.errors import InvalidDicomError
 
@@ -121,7 +124,10 @@ def silence() -> None:
 
 def frame_group(tags: Any, frame: int, name: str) -> Any:
     """Return the item of a functional group for a frame of an enhanced image; other images hold it at their root."""
-    for sequence, number in (("PerFrameFunctionalGroupsSequence", frame), ("SharedFunctionalGroupsSequence", 0)):
+    for sequence, number in (
+        ("PerFrameFunctionalGroupsSequence", frame),
+        ("SharedFunctionalGroupsSequence", 0),
+    ):
         groups = tags.get(sequence) or ()
         if number < len(groups) and (items := groups[number].get(name)):
             return items[0]
@@ -168,8 +174,14 @@ def _image(path: Path, tags: Any) -> DicomImage:
     measures = frame_group(tags, 0, "PixelMeasuresSequence")
     orientation = _numbers(frame_group(tags, 0, "PlaneOrientationSequence").get("ImageOrientationPatient"), 6)
     positions = _positions(tags, frames)
-    spacing, thickness = _numbers(measures.get("PixelSpacing"), 2), _numbers(measures.get("SliceThickness"), 1)
-    grey = int(tags.get("SamplesPerPixel") or 1) == 1 and tags.get("PhotometricInterpretation") != "PALETTE COLOR"
+    spacing, thickness = (
+        _numbers(measures.get("PixelSpacing"), 2),
+        _numbers(measures.get("SliceThickness"), 1),
+    )
+    grey = (
+        int(tags.get("SamplesPerPixel") or 1) == 1
+        and tags.get("PhotometricInterpretation") != "PALETTE COLOR"
+    )
     bits = int(tags.get("BitsStored") or tags.BitsAllocated)
     return DicomImage(
         path=path,
@@ -182,6 +194,7 @@ def _image(path: Path, tags: Any) -> DicomImage:
         rows=sides[0],
         columns=sides[1],
         frames=frames,
+        bits=bits,
         orientation=orientation,
         positions=positions,
         spacing=(spacing[0], spacing[1]) if spacing and min(spacing) > 0 else None,

@@ -23,7 +23,6 @@ from ttdg.data.dicom.header import ClampedFile, DicomImage, frame_group, read_di
 from ttdg.errors import UserError
 
 GROUPS = (0x52009229, 0x52009230)  # functional groups, shared and per frame
-EXPLICIT_HEADER = 12  # bytes before the items of compressed pixel data
 
 
 def frame_picture(image: DicomImage, frame: int) -> UInt8[np.ndarray, "h w 3"]:
@@ -60,7 +59,9 @@ def read_dicom_mask(file: BinaryIO, path: Path) -> UInt8[np.ndarray, "h w"]:
 def _only_frame(path: Path) -> DicomImage:
     image = read_dicom_header(path)
     if image.frames > 1:
-        raise UserError(f"{path} holds {image.frames} frames instead of one; save each frame as a separate file")
+        raise UserError(
+            f"{path} holds {image.frames} frames instead of one; save each frame as a separate file"
+        )
     return image
 
 
@@ -104,7 +105,7 @@ def _check_size(image: DicomImage) -> None:
 
 
 def _checked_syntax(image: DicomImage, frame: int) -> str:
-    """Return the transfer syntax; refuse a compressed frame of another size than the header says, or with rows missing."""
+    """Return the transfer syntax; refuse a compressed frame that is incomplete or of another size than its header."""
     from pydicom import dcmread, uid
     from pydicom.encaps import get_frame
 
@@ -115,7 +116,9 @@ def _checked_syntax(image: DicomImage, frame: int) -> str:
             return uid.ImplicitVRLittleEndian if tags.original_encoding[0] else uid.ExplicitVRLittleEndian
         if not syntax.is_encapsulated:
             return syntax
-        file.seek(EXPLICIT_HEADER, io.SEEK_CUR)
+        _check_decoder(syntax, image)
+        if file.read(8)[4:6] in (b"OB", b"OW"):  # an explicit type, followed by four bytes of length
+            file.seek(4, io.SEEK_CUR)
         data = get_frame(file, frame, number_of_frames=image.frames)
     reason = wrong_codestream(data, image.rows, image.columns)
     if reason is None and data.startswith(b"\xff\xd8\xff") and b"\xff\xc0" in data[:4096]:
@@ -128,12 +131,33 @@ def _checked_syntax(image: DicomImage, frame: int) -> str:
     return syntax
 
 
+def _check_decoder(syntax: Any, image: DicomImage) -> None:
+    """Refuse a transfer syntax that no installed package reads."""
+    from pydicom.pixels import get_decoder
+    from pydicom.uid import JPEGExtended12Bit
+
+    try:
+        decoder = get_decoder(syntax)
+    except NotImplementedError:
+        raise UserError(
+            f"{image.path} is compressed as {syntax.name}, which is not read; convert it to another transfer syntax"
+        ) from None
+    deep = syntax == JPEGExtended12Bit and image.bits > 8  # beyond Pillow
+    if not decoder.is_available or (deep and "pylibjpeg" not in decoder.available_plugins):
+        raise UserError(
+            f"{image.path} is compressed as {syntax.name}; install the package pylibjpeg-libjpeg, which reads it, or "
+            "convert it to another transfer syntax"
+        )
+
+
 def _bytes_of_colour(values: Num[np.ndarray, "h w c"], tags: Any, path: Path) -> UInt8[np.ndarray, "h w 3"]:
     colour = values[..., :3]
     return colour if colour.dtype == np.uint8 else stretch_to_bytes(colour, path)
 
 
-def _grey_bytes(values: Num[np.ndarray, "h w"], tags: Any, frame: int, path: Path) -> UInt8[np.ndarray, "h w"]:
+def _grey_bytes(
+    values: Num[np.ndarray, "h w"], tags: Any, frame: int, path: Path
+) -> UInt8[np.ndarray, "h w"]:
     from pydicom.pixels import apply_voi
 
     place, bits = frame_group(tags, frame, "FrameVOILUTSequence"), int(tags.BitsStored)
@@ -180,7 +204,7 @@ def _by_window(
         elif width > 1:
             share = (strip - (centre - 0.5)) / (width - 1) + 0.5
         else:
-            share = strip > centre - 0.5
+            share = (strip > centre - 0.5).astype(np.float64)
         result[start : start + ROWS] = np.rint(np.clip(share, 0, 1) * 255)
     return result
 

@@ -21,7 +21,9 @@ def group_by_series(images: Sequence[DicomImage]) -> list[list[DicomImage]]:
     groups: list[list[DicomImage]] = []
     for image in images:
         if image.frames == 1 and image.placed and image.series:
-            series[image.series, image.study, image.reference, image.rows, image.columns, image.spacing].append(image)
+            series[
+                image.series, image.study, image.reference, image.rows, image.columns, image.spacing
+            ].append(image)
         else:
             groups.append([image])
     for members in series.values():

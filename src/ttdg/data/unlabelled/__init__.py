@@ -9,4 +9,13 @@ from ttdg.data.unlabelled.images import NewBatch, NewImage, Refused, read_new_im
 # Constant frames and noise.
 from ttdg.data.unlabelled.kind import unusual_kind
 
-__all__ = ["DIGEST", "InputFile", "NewBatch", "NewImage", "Refused", "Stack", "read_new_images", "unusual_kind"]
+__all__ = [
+    "DIGEST",
+    "InputFile",
+    "NewBatch",
+    "NewImage",
+    "Refused",
+    "Stack",
+    "read_new_images",
+    "unusual_kind",
+]

@@ -52,9 +52,7 @@ def series_slice(folder: Path, number: int, *, clip: bool) -> UInt8[np.ndarray, 
     return np.stack([grey, grey, grey], axis=-1)
 
 
-def stacked_values(
-    frames: Sequence[tuple[DicomImage, int]], path: Path
-) -> Float[np.ndarray, "d h w"]:
+def stacked_values(frames: Sequence[tuple[DicomImage, int]], path: Path) -> Float[np.ndarray, "d h w"]:
     """Return the physical values of frames of one size; `path` is named in error messages."""
     first = frames[0][0]
     check_voxels(len(frames) * first.rows * first.columns, path)
@@ -74,10 +72,14 @@ def _slices(folder: Path) -> list[DicomImage]:
             continue
     groups = group_by_series(images)
     if len(groups) != 1 or len(groups[0]) < 2:
-        raise UserError(f"{folder} holds {len(groups)} DICOM volumes instead of one; keep one series in a folder")
+        raise UserError(
+            f"{folder} holds {len(groups)} DICOM volumes instead of one; keep one series in a folder"
+        )
     gaps = np.diff([position_along_normal(image) for image in groups[0]])
     if gaps.max() - gaps.min() > UNEVEN * gaps.mean():
-        raise UserError(f"{folder} has slices at uneven distances; add the missing files, or remove the series")
+        raise UserError(
+            f"{folder} has slices at uneven distances; add the missing files, or remove the series"
+        )
     return groups[0]
 
 

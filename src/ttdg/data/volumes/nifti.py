@@ -7,6 +7,7 @@ spacing of the three axes may differ and is kept. An oblique volume is turned to
 Decoded volumes are kept as `ttdg.data.volumes.kept` says.
 """
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -70,9 +71,7 @@ def image_slice(path: Path, number: int, *, clip: bool) -> UInt8[np.ndarray, "h 
     return np.stack([grey, grey, grey], axis=-1)
 
 
-def mask_slice(
-    path: Path, number: int, image: Callable[[], Geometry], name: str
-) -> UInt8[np.ndarray, "h w"]:
+def mask_slice(path: Path, number: int, image: Callable[[], Geometry], name: str) -> UInt8[np.ndarray, "h w"]:
     """Return the raw values of a slice of a mask, which must have the geometry of its image `name`."""
 
     def load() -> UInt8[np.ndarray, "d h w"]:
@@ -119,9 +118,7 @@ def write_mask(path: Path, like: Path, labels: UInt8[np.ndarray, "d h w"]) -> No
             mask.to_stream(out)
 
 
-def to_axial(
-    values: Num[np.ndarray, "x y z"], affine: Float[np.ndarray, "4 4"]
-) -> Num[np.ndarray, "d h w"]:
+def to_axial(values: Num[np.ndarray, "x y z"], affine: Float[np.ndarray, "4 4"]) -> Num[np.ndarray, "d h w"]:
     """Turn a volume so that its slices are axial."""
     from nibabel import orientations
 
@@ -158,11 +155,13 @@ def _open(path: Path) -> Any:
     """Open a file without reading its voxels."""
     import nibabel
     from nibabel.filebasedimages import ImageFileError
+    from nibabel.spatialimages import HeaderDataError
 
+    logging.getLogger("nibabel.global").setLevel(logging.CRITICAL)  # it repeats what is said below
     try:
         file: Any = nibabel.load(path)
         affine = file.affine
-    except (ImageFileError, *DAMAGE) as error:
+    except (ImageFileError, HeaderDataError, *DAMAGE) as error:
         raise UserError(f"{path} cannot be read as NIfTI ({error}); copy or export it again") from None
     if len(file.shape) < 3 or any(side != 1 for side in file.shape[3:]):
         raise UserError(f"{path} has the shape {file.shape} instead of three axes; save one volume in a file")
