@@ -3,16 +3,16 @@
     python benchmarks/fuzz_readers.py --count 10000 --seed 0
     python benchmarks/fuzz_readers.py --count 10000 --seed 0 --kinds dicom nifti --keep findings/
 
-Valid files of every kind are made in memory (the corpus depends on the seed alone). Each input is one of them after a few
-random changes: bytes, bits, large integers, cuts, repeated and exchanged parts. It is read as `ttdg predict` reads it. A
-reader may return an image or raise a `UserError`. Counted are
+Valid files of every kind are made in memory (the corpus depends on the seed alone). Each input is one of them after a
+few random changes: bytes, bits, large integers, cuts, repeated and exchanged parts. It is read as `ttdg predict` reads
+it. A reader may return an image or raise a `UserError`. Counted are
 
 - crash: any other exception, or the death of the process;
 - hang: more than 5 seconds for one input;
 - memory: more than 2 GB of address space over what the process had before.
 
-Worker processes with a limit of address space read the inputs, and a parent watches the clock. The number of an input and
-the seed make the input again; `--keep` also writes each finding to a folder.
+A worker process with a limit of address space reads the inputs, and its parent watches the clock. The number of an
+input and the seed make the input again; `--keep` also writes each finding to a folder.
 """
 
 import argparse
@@ -124,9 +124,13 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
         elif change == 1:
             data[at] ^= 1 << rng.randrange(8)
         elif change == 2:
-            value = rng.choice((0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 0xFFFFFFFE, rng.getrandbits(31)))
+            value = rng.choice(
+                (0, 1, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 0xFFFFFFFE, rng.getrandbits(31))
+            )
             form = rng.choice(("<B", "<H", ">H", "<I", ">I"))
-            data[at : at + struct.calcsize(form)] = struct.pack(form, value & (256 ** struct.calcsize(form) - 1))
+            data[at : at + struct.calcsize(form)] = struct.pack(
+                form, value & (256 ** struct.calcsize(form) - 1)
+            )
         elif change == 3 and rng.random() < 0.3:
             del data[at:]
         elif change == 4:
@@ -140,7 +144,9 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
     return bytes(data)
 
 
-def made_input(files: dict[str, list[tuple[str, bytes]]], kinds: list[str], seed: int, number: int) -> tuple[str, bytes]:
+def made_input(
+    files: dict[str, list[tuple[str, bytes]]], kinds: list[str], seed: int, number: int
+) -> tuple[str, bytes]:
     rng = random.Random(f"{seed} {number}")
     suffix, content = rng.choice(files[rng.choice(kinds)])
     if suffix == ".nii.gz" and rng.random() < 0.7:
@@ -164,7 +170,9 @@ def read(path: Path) -> str:
     return outcome
 
 
-def work(connection: "multiprocessing.connection.Connection", kinds: list[str], seed: int, folder: str) -> None:
+def work(
+    connection: "multiprocessing.connection.Connection", kinds: list[str], seed: int, folder: str
+) -> None:
     """Read the inputs whose numbers come through the connection."""
     import torch
 
@@ -221,7 +229,9 @@ class Reader:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=1000, help="number of inputs")
     parser.add_argument("--start", type=int, default=0, help="number of the first input")
     parser.add_argument("--seed", type=int, default=0)

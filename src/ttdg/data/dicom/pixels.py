@@ -9,6 +9,8 @@
 """
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,20 +29,24 @@ GROUPS = (0x52009229, 0x52009230)  # functional groups, shared and per frame
 
 def frame_picture(image: DicomImage, frame: int) -> UInt8[np.ndarray, "h w 3"]:
     """Return a frame in 8-bit RGB."""
-    values, tags = _decoded(image, frame)
-    if values.ndim == 3:
-        return _bytes_of_colour(values, tags, image.path)
-    grey = _grey_bytes(values, tags, frame, image.path)
-    return np.stack([grey, grey, grey], axis=-1)
+    with _reading(image.path):
+        values, tags = _decoded(image, frame)
+        if values.ndim == 3:
+            return _bytes_of_colour(values, image.path)
+        grey = _grey_bytes(values, tags, frame, image.path)
+        return np.stack([grey, grey, grey], axis=-1)
 
 
 def frame_values(image: DicomImage, frame: int) -> Float[np.ndarray, "h w"]:
     """Return the physical values of a grey frame; those of MONOCHROME1 are negated, so that large is bright."""
-    values, tags = _decoded(image, frame)
-    if values.ndim == 3:
-        raise UserError(f"{image.path} is a colour image, but a volume has grey values; use images instead")
-    physical = _physical(values, tags, frame).astype(np.float32)
-    return -physical if _inverted(tags) else physical
+    with _reading(image.path):
+        values, tags = _decoded(image, frame)
+        if values.ndim == 3:
+            raise UserError(
+                f"{image.path} is a colour image, but a volume has grey values; use images instead"
+            )
+        physical = _physical(values, tags, frame).astype(np.float32)
+        return -physical if _inverted(tags) else physical
 
 
 def read_dicom_image(file: BinaryIO, path: Path) -> UInt8[np.ndarray, "h w 3"]:
@@ -50,10 +56,28 @@ def read_dicom_image(file: BinaryIO, path: Path) -> UInt8[np.ndarray, "h w 3"]:
 
 def read_dicom_mask(file: BinaryIO, path: Path) -> UInt8[np.ndarray, "h w"]:
     """Return the stored values of the only frame of a grey file, which are labels."""
-    values, _ = _decoded(_only_frame(path), 0)
-    if values.ndim != 2 or not np.isin(values, np.arange(256)).all():
-        raise UserError(f"{path} is a mask with colours or with values above 255; save labels as 8-bit grey")
-    return values.astype(np.uint8)
+    with _reading(path):
+        values, _ = _decoded(_only_frame(path), 0)
+        if values.ndim != 2 or not np.isin(values, np.arange(256)).all():
+            raise UserError(
+                f"{path} is a mask with colours or with values above 255; save labels as 8-bit grey"
+            )
+        return values.astype(np.uint8)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what a damaged file raises inside the block into `UserError`, without quoting it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except OSError as error:
+        if error.strerror:
+            raise
+        raise UserError(_damaged(path)) from None
+    except Exception:  # noqa: BLE001  decoders validate a frame while decoding it, and raise anything
+        raise UserError(_damaged(path)) from None
 
 
 def _only_frame(path: Path) -> DicomImage:
@@ -73,25 +97,16 @@ def _decoded(image: DicomImage, frame: int) -> tuple[Num[np.ndarray, "..."], Any
     from pydicom.pixels import apply_color_lut, pixel_array
 
     tags = Dataset()
-    try:
-        syntax = _checked_syntax(image, frame)
-        with ClampedFile(image.path) as file:
-            values = pixel_array(
-                file, ds_out=tags, index=frame, specific_tags=list(GROUPS), transfer_syntax_uid=syntax
-            )
-        if tags.PhotometricInterpretation == "PALETTE COLOR":
-            table = apply_color_lut(values, tags)
-            values = (table >> 8).astype(np.uint8) if table.dtype == np.uint16 else table
-        if values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] not in (3, 4)):
-            raise UserError(f"{image.path} has pixels of an unknown kind; export it as grey or RGB")
-    except UserError:
-        raise
-    except OSError as error:
-        if error.strerror:
-            raise
-        raise UserError(_damaged(image.path)) from None
-    except Exception:  # noqa: BLE001  decoders validate a frame while decoding it, and raise anything
-        raise UserError(_damaged(image.path)) from None
+    syntax = _checked_syntax(image, frame)
+    with ClampedFile(image.path) as file:
+        values = pixel_array(
+            file, ds_out=tags, index=frame, specific_tags=list(GROUPS), transfer_syntax_uid=syntax
+        )
+    if tags.PhotometricInterpretation == "PALETTE COLOR":
+        table = apply_color_lut(values, tags)
+        values = (table >> 8).astype(np.uint8) if table.dtype == np.uint16 else table
+    if values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] not in (3, 4)):
+        raise UserError(f"{image.path} has pixels of an unknown kind; export it as grey or RGB")
     return values, tags
 
 
@@ -122,7 +137,7 @@ def _checked_syntax(image: DicomImage, frame: int) -> str:
         data = get_frame(file, frame, number_of_frames=image.frames)
     reason = wrong_codestream(data, image.rows, image.columns)
     if reason is None and data.startswith(b"\xff\xd8\xff") and b"\xff\xc0" in data[:4096]:
-        packed = io.BufferedReader(io.BytesIO(data))  # type: ignore[arg-type]
+        packed = io.BytesIO(data)
         with Image.open(packed, formats=("JPEG",)) as picture:
             picture.load()
             reason = missing_pixels(picture, packed)
@@ -150,7 +165,7 @@ def _check_decoder(syntax: Any, image: DicomImage) -> None:
         )
 
 
-def _bytes_of_colour(values: Num[np.ndarray, "h w c"], tags: Any, path: Path) -> UInt8[np.ndarray, "h w 3"]:
+def _bytes_of_colour(values: Num[np.ndarray, "h w c"], path: Path) -> UInt8[np.ndarray, "h w 3"]:
     colour = values[..., :3]
     return colour if colour.dtype == np.uint8 else stretch_to_bytes(colour, path)
 
