@@ -67,6 +67,11 @@ class DicomImage:
     needs_range: bool  # grey of more than 8 bits, without a window that says what black and white are
 
     @property
+    def pixels(self) -> int:
+        """The number of pixels of a frame."""
+        return self.rows * self.columns
+
+    @property
     def placed(self) -> bool:
         """True if the place of each frame in the patient is known."""
         return bool(self.reference and self.orientation and self.positions and self.spacing)

@@ -112,7 +112,7 @@ def _decoded(image: DicomImage, frame: int) -> tuple[Num[np.ndarray, "..."], Any
 
 def _check_size(image: DicomImage) -> None:
     limit = Image.MAX_IMAGE_PIXELS
-    if limit is not None and image.rows * image.columns > limit:
+    if limit is not None and image.pixels > limit:
         raise UserError(
             f"{image.path} claims more than {limit / 1e6:.0f} megapixels, so that reading it could fill the memory; "
             "scale the image down, or raise the limit of pixels if the file comes from a source that you trust"

@@ -8,6 +8,7 @@ from threading import Lock
 
 import numpy as np
 from jaxtyping import UInt8
+from PIL import Image
 
 from ttdg.data.dicom import DicomImage, frame_picture
 from ttdg.data.raster import DECODING
@@ -51,12 +52,24 @@ class InputFile:
         return text
 
 
-def read_stack_frame(file: InputFile, stack: Stack, *, clip: bool) -> UInt8[np.ndarray, "h w 3"]:
-    """Return a frame in 8-bit RGB.
+def read_stack_frame(
+    file: InputFile, stack: Stack, side: int, *, clip: bool
+) -> tuple[UInt8[np.ndarray, "h w 3"], tuple[int, int]]:
+    """Return a frame in 8-bit RGB, and its full (height, width).
 
     The range of a NIfTI volume becomes 0…255. A DICOM frame is shown as its file says; a stack of frames without a
-    window shares one range. With `clip`, the 5–95 % of the stack become 0…255 in both.
+    window shares one range. With `clip`, the 5–95 % of the stack become 0…255 in both. A frame with more than four
+    squares of `side` is scaled down by an integer, and both its sides stay at least this long.
     """
+    with DECODING.hold(stack.dicom[file.number][0].pixels if stack.dicom else 0):
+        image = _full_frame(file, stack, clip=clip)
+        size = image.shape[0], image.shape[1]
+        if size[0] * size[1] > 4 * side * side:
+            image = np.asarray(Image.fromarray(image).reduce(max(1, min(size) // side)))
+    return image, size
+
+
+def _full_frame(file: InputFile, stack: Stack, *, clip: bool) -> UInt8[np.ndarray, "h w 3"]:
     if not stack.dicom:
         return image_slice(stack.path, file.number, clip=clip)
     image, frame = stack.dicom[file.number]
@@ -67,8 +80,7 @@ def read_stack_frame(file: InputFile, stack: Stack, *, clip: bool) -> UInt8[np.n
 
         grey = kept_volume("clipped" if clip else "whole", stack, load)[file.number]
         return np.stack([grey, grey, grey], axis=-1)
-    with DECODING.hold(image.rows * image.columns):
-        return frame_picture(image, frame)
+    return frame_picture(image, frame)
 
 
 class FileDigests:

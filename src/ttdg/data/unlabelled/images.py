@@ -120,8 +120,8 @@ def _read(file: InputFile, benchmark: Benchmark, picture: bool) -> NewImage | Re
         if file.stack is not None:
             digest = DIGEST.of(file)
             clip = benchmark.normalisation == "clipped-zscore"
-            image = read_stack_frame(file, file.stack, clip=clip)
-            return _new_image(file, digest, image, image.shape[:2], benchmark, picture)
+            image, size = read_stack_frame(file, file.stack, DECODED_SIDE, clip=clip)
+            return _new_image(file, digest, image, size, benchmark, picture)
         with file.path.open("rb") as opened:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
             opened.seek(0)
