@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ttdg.newsite import answers, predict
+from ttdg.newsite import predict
 
 CODES = ("LPS", "RAS", "SAL")
 
@@ -33,17 +33,7 @@ def site(tmp_path, discs):
     return root
 
 
-def test_the_mask_has_the_affine_of_the_input_and_each_slice_its_answer(
-    disc_model, site, tmp_path, monkeypatch
-):
-    seen, label_pixels = [], answers.label_pixels
-
-    def spy(logits, size, maps):
-        labels, confidence = label_pixels(logits, size, maps)
-        seen.append(labels.copy())
-        return labels, confidence
-
-    monkeypatch.setattr(answers, "label_pixels", spy)
+def test_the_mask_has_the_affine_of_the_input_and_each_slice_its_answer(disc_model, site, tmp_path, seen):
     outcome = predict(disc_model, site, tmp_path / "out", method="source", batch=2)
     assert (outcome.done, outcome.set_aside) == (4, {})
     masks = {}

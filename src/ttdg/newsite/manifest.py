@@ -55,7 +55,7 @@ def write_manifest(
     ):
         columns = [name for name in JournalEntry.__dataclass_fields__ if name not in ("holder", "stack")]
         writer = csv.DictWriter(out, [*columns, "frames"], lineterminator="\n", extrasaction="ignore")
-        frames = Counter(image.input_name for image in found.images)
+        frames = Counter(_input(image) for image in found.images)
         writer.writeheader()
         writer.writerows(asdict(rows[file]) | {"frames": frames.get(file, 0)} for file in sorted(rows))
     table = {"manifest_csv_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
@@ -68,10 +68,10 @@ def by_input(reasons: Mapping[str, str], images: Mapping[str, InputFile]) -> dic
     """Return reasons by file. Frames are named only if other frames of their file have no reason, or another one."""
     frames: dict[str, list[str]] = {}
     for image in images.values():
-        frames.setdefault(image.input_name, []).append(image.file)
+        frames.setdefault(_input(image), []).append(image.file)
     result = {}
     for file, reason in reasons.items():
-        holder = images[file].input_name if file in images else file
+        holder = _input(images[file]) if file in images else file
         together = {reasons.get(name) for name in frames.get(holder, ())} == {reason}
         result[holder if together else file] = reason
     return result
@@ -79,13 +79,13 @@ def by_input(reasons: Mapping[str, str], images: Mapping[str, InputFile]) -> dic
 
 def input_count(files: Iterable[str], images: Mapping[str, InputFile]) -> int:
     """Return the number of files that hold these images."""
-    return len({images[file].input_name for file in files if file in images})
+    return len({_input(images[file]) for file in files if file in images})
 
 
 def _rows_by_input(journal: Journal, images: Sequence[InputFile]) -> dict[str, JournalEntry]:
     """Return a row for each file. The row of several frames has the means of those that were answered."""
     rows: dict[str, JournalEntry] = {}
-    for name, group in groupby(images, lambda image: image.input_name):
+    for name, group in groupby(images, _input):
         frames = [_row(journal, journal.entries[image.file]) for image in group]
         answered = [frame for frame in frames if frame.mask]
         if not answered or not frames[0].holder:
@@ -101,6 +101,11 @@ def _rows_by_input(journal: Journal, images: Sequence[InputFile]) -> dict[str, J
             status="kept" if all(frame.status == "kept" for frame in answered) else "segmented",
         )  # fmt: skip
     return rows
+
+
+def _input(image: InputFile) -> str:
+    """Return the name of the file that holds an image."""
+    return image.holder or image.file
 
 
 def _mean(entries: Sequence[JournalEntry], name: str) -> Any:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ttdg.data.volumes.nifti import is_volume, volume_stem
+PACKED = ".nii.gz"  # the only suffix of two parts
 
 
 def output_names(files: Sequence[str], taken: Mapping[str, str]) -> dict[str, str]:
@@ -38,7 +38,7 @@ def output_names(files: Sequence[str], taken: Mapping[str, str]) -> dict[str, st
 
 def _stem(file: str) -> str:
     folder, slash, name = file.rpartition("/")
-    stem = volume_stem(Path(name)) if is_volume(Path(name)) else Path(name).stem
+    stem = name[: -len(PACKED)] if name.lower().endswith(PACKED) else Path(name).stem
     return folder + slash + (stem or name)
 
 

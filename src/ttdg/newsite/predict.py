@@ -124,7 +124,7 @@ def predict(
     groups = rounds.groups(declared.memory) if rounds.present else []
     session = Session(
         model, adapter, journal, asdict(run), {image.file: image for image in found.images},
-        output_names(units, journal.names()), StackMasks(out, benchmark.greys, benchmark.labels, maker), rounds.final(),
+        output_names(units, journal.names()), StackMasks(out, benchmark, maker), rounds.final(),
         dict(found.set_aside) | {refused.file: refused.reason for refused in rounds.refused}, progress, probabilities,
     )  # fmt: skip
     device = next(model.network.parameters()).device
@@ -140,12 +140,13 @@ def predict(
     if saved is not None:
         saved.remove()
     removed = journal.removed(files)
+    done, kept = (input_count(files, session.inputs) for files in (session.done, session.kept))
     set_aside = by_input(session.set_aside, session.inputs)
     manifest = write_manifest(journal, found, set_aside, removed, describe_masks(run, model))
     expected, remarks = journal.expected_dice(files), journal.remarks(files)
     answers = {file: journal.entries[file] for file in files}
     return FolderResult(
-        *(input_count(files, session.inputs) for files in (session.done, session.kept)), set_aside, manifest,
+        done, kept, set_aside, manifest,
         expected, method, stream, remarks,
         unusual={file: entry.unusual for file, entry in answers.items() if entry.unusual},
         edited=tuple(file for file in files if file in journal.edited), removed=removed,

@@ -71,7 +71,7 @@ def _state(image: InputFile, journal: Journal) -> int | Refused:
     try:
         same = DIGEST.of(image) == entry.input_sha256
     except OSError as error:
-        reason = f"cannot open {image.input_name} ({error.strerror}); check its permissions"
+        reason = f"cannot open {image.holder or image.file} ({error.strerror}); check its permissions"
         return Refused(image.file, "", reason)
     if entry.status == "set aside":
         return Refused(image.file, entry.input_sha256, entry.reason) if same else 0

@@ -1,14 +1,14 @@
 """The mask of a stack of frames, written when all its frames were answered, from parts that were kept until then."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import UInt8
 from PIL import Image
 
+from ttdg.data import Benchmark
 from ttdg.data.unlabelled import Stack
 from ttdg.data.volumes.nifti import SUFFIXES, write_mask
 from ttdg.files import atomic_file
@@ -21,8 +21,7 @@ class StackMasks:
     """Writes the masks of stacks below an output folder."""
 
     out: Path
-    greys: UInt8[np.ndarray, "l"]  # the value of each label in a NIfTI mask
-    labels: Sequence[str]
+    benchmark: Benchmark  # its labels, and their values in a NIfTI mask
     maker: Maker
 
     def finish(self, stack: Stack, name: str, entries: Mapping[int, JournalEntry]) -> list[JournalEntry]:
@@ -46,11 +45,16 @@ class StackMasks:
         with atomic_file(self.out / mask) as temporary:
             if stack.dicom:
                 write_segmentation(
-                    temporary, [stack.dicom[number] for number in numbers], indices, self.labels, self.maker
+                    temporary,
+                    [stack.dicom[number] for number in numbers],
+                    indices,
+                    self.benchmark.labels,
+                    self.maker,
                 )
             else:
+                greys = self.benchmark.greys
                 for axial in indices:  # in place and one by one, because an index takes eight bytes
-                    axial[:] = self.greys[axial]
+                    axial[:] = greys[axial]
                 write_mask(temporary, stack.path, indices)
             with temporary.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()

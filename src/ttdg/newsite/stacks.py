@@ -41,6 +41,8 @@ def open_nifti(files: Mapping[str, Path]) -> OpenedFiles:
 def open_dicom(files: Mapping[str, Path]) -> OpenedFiles:
     """Return the frames of DICOM files. Slices of one series share a stack, and every other file is a stack."""
     opened, images = OpenedFiles(), dict[str, DicomImage]()
+    if not files:
+        return opened
     for (file, path), future in ordered_map(
         lambda item: read_dicom_header(item[1]), sorted(files.items()), ahead=AHEAD
     ):

@@ -39,14 +39,9 @@ class InputFile:
     stack: Stack | None = None
     number: int = 0  # of the frame in its stack
 
-    @property
-    def input_name(self) -> str:
-        """The name of the file, which frames of one file share."""
-        return self.holder or self.file
-
     def without_paths(self, text: str) -> str:
         """Return a text in which files are named relative to the input folder, or without their folder."""
-        text = text.replace(str(self.path), self.input_name)
+        text = text.replace(str(self.path), self.holder or self.file)
         for path in {image.path for image, _ in self.stack.dicom} if self.stack is not None else ():
             text = text.replace(str(path), path.name)
         return text
