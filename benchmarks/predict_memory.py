@@ -65,6 +65,42 @@ def tiff(kind: type, channels: int) -> Callable[[Path, int], None]:
     return write
 
 
+def dicom(kind: type, channels: int) -> Callable[[Path, int], None]:
+    def write(path: Path, side: int) -> None:
+        from pydicom.dataset import FileDataset, FileMetaDataset
+        from pydicom.uid import ExplicitVRLittleEndian
+
+        meta = FileMetaDataset()
+        meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = (
+            "1.2.840.10008.5.1.4.1.1.77.1.5.1",
+            "1.2.3",
+        )
+        meta.TransferSyntaxUID = ExplicitVRLittleEndian
+        data = FileDataset("", {}, file_meta=meta, preamble=bytes(128))
+        data.SOPClassUID, data.SOPInstanceUID = meta.MediaStorageSOPClassUID, "1.2.3"
+        data.StudyInstanceUID, data.SeriesInstanceUID = "1.2", "1.2.4"
+        data.SamplesPerPixel = channels
+        data.PhotometricInterpretation = "RGB" if channels == 3 else "MONOCHROME2"
+        if channels == 3:
+            data.PlanarConfiguration = 0
+        data.Rows = data.Columns = side
+        data.BitsAllocated = data.BitsStored = 8 * np.dtype(kind).itemsize
+        data.HighBit, data.PixelRepresentation = data.BitsStored - 1, 0
+        data.PixelData = picture(side)[..., :channels].astype(kind).tobytes()
+        data.save_as(path.with_suffix(".dcm"))
+
+    return write
+
+
+def nifti(path: Path, side: int) -> None:
+    """A volume of 512 × 512 slices with as many voxels as twice the image of this side."""
+    import nibabel
+
+    axial = picture(512)[..., 0].astype(np.int16)
+    values = np.repeat(axial[..., None], 2 * side * side // 512**2, axis=2)
+    nibabel.save(nibabel.Nifti1Image(values, np.diag([-1.0, -1.0, 3.0, 1.0])), path.with_suffix(".nii"))
+
+
 TYPES: dict[str, Callable[[Path, int], None]] = {
     "jpeg": pillow(".jpg"),
     "progressive-jpeg": pillow(".jpg", progressive=True),
@@ -76,6 +112,9 @@ TYPES: dict[str, Callable[[Path, int], None]] = {
     "tiff-16-bit-grey": tiff(np.uint16, 1),
     "tiff-float-grey": tiff(np.float32, 1),
     "tiff-float-colour": tiff(np.float32, 3),
+    "dicom": dicom(np.uint8, 3),
+    "dicom-16-bit-grey": dicom(np.uint16, 1),
+    "nifti": nifti,
 }
 
 

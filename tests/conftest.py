@@ -148,3 +148,55 @@ def finished(tmp_path_factory, discs, world):
     ended = run_jobs(dict(run.jobs), place, lambda: Inline(place))
     assert not ended.failed, ended.failed
     return folder, run
+
+
+PHOTOGRAPH, CAPTURE, MR = (
+    "1.2.840.10008.5.1.4.1.1.77.1.5.1", "1.2.840.10008.5.1.4.1.1.7", "1.2.840.10008.5.1.4.1.1.4",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def write_dicom():
+    """`write_dicom(path, pixels, kind, **tags)` writes an image file; `compress` names a transfer syntax."""
+    from pydicom import uid
+    from pydicom.dataset import FileDataset, FileMetaDataset
+
+    def write(path, pixels, kind=CAPTURE, *, compress=None, colour=False, name="", **tags):
+        meta = FileMetaDataset()
+        meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = kind, uid.generate_uid()
+        meta.TransferSyntaxUID = uid.ExplicitVRLittleEndian
+        data = FileDataset(str(path), {}, file_meta=meta, preamble=bytes(128))
+        data.SOPClassUID, data.SOPInstanceUID = kind, meta.MediaStorageSOPInstanceUID
+        data.StudyInstanceUID, data.SeriesInstanceUID = "1.2.3.4", tags.pop("series", uid.generate_uid())
+        for tag in (
+            "PatientName",
+            "PatientID",
+            "StudyDate",
+            "AccessionNumber",
+            "ReferringPhysicianName",
+            "StudyID",
+        ):
+            setattr(data, tag, "20200102" if tag == "StudyDate" else name)
+        for tag in ("PatientBirthDate", "PatientSex", "StudyTime"):
+            setattr(data, tag, "")
+        data.Modality, data.SamplesPerPixel = tags.pop("modality", "OP"), 3 if colour else 1
+        data.PhotometricInterpretation = tags.pop("photometric", "RGB" if colour else "MONOCHROME2")
+        if colour:
+            data.PlanarConfiguration = 0
+        frames = pixels if pixels.ndim == (4 if colour else 3) else pixels[None]
+        data.Rows, data.Columns = frames.shape[1:3]
+        if len(frames) > 1:
+            data.NumberOfFrames = len(frames)
+        data.BitsAllocated = 8 * pixels.itemsize
+        data.BitsStored = tags.pop("bits", data.BitsAllocated)
+        data.HighBit, data.PixelRepresentation = data.BitsStored - 1, int(pixels.dtype.kind == "i")
+        for tag, value in tags.items():
+            setattr(data, tag, value)
+        data.PixelData = pixels.tobytes()
+        if compress is not None:
+            data.compress(compress, generate_instance_uid=False)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data.save_as(path)
+        return data
+
+    return write

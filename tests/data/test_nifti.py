@@ -21,7 +21,7 @@ from ttdg.data import (
     stream,
 )
 from ttdg.data.loading import load_arrays, read_case
-from ttdg.data.volumes import nifti
+from ttdg.data.volumes import kept, nifti
 from ttdg.errors import UserError
 
 CODES = [
@@ -125,7 +125,7 @@ def test_a_stream_of_slices_is_normalised_and_labelled(root, benchmark):
 
 
 def test_slices_in_the_order_of_their_files_decode_each_file_once(root, benchmark, monkeypatch):
-    nifti._kept.clear()
+    kept._kept.clear()
     read, decoded = nifti.read_volume, []
     monkeypatch.setattr(nifti, "read_volume", lambda path: decoded.append(path.parts[-2:]) or read(path))
     load_arrays(find_sites(root)["a"].cases, benchmark, workers=2)
@@ -135,7 +135,7 @@ def test_slices_in_the_order_of_their_files_decode_each_file_once(root, benchmar
         ("masks", "one.nii"),
         ("masks", "two.nii.gz"),
     ]
-    assert all(len(kept) <= nifti.KEPT for kept in nifti._kept.values())
+    assert all(len(volumes) <= kept.KEPT for volumes in kept._kept.values())
 
 
 def test_a_changed_file_is_read_again_and_has_another_fingerprint(root, benchmark):

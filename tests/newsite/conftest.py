@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from ttdg.newsite import predict
+from ttdg.newsite import answers, predict
 
 QUICK = {"steps": 1, "folder_steps": 3, "draw": 2, "lr": 1e-2, "momentum": 0.5}
 
@@ -74,3 +74,17 @@ def written():
         return {str(file.relative_to(out)): file.read_bytes() for file in files}
 
     return read
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """The labels of every image, in the order in which they are computed."""
+    labels_of, found = answers.label_pixels, []
+
+    def spy(logits, size, maps):
+        labels, confidence = labels_of(logits, size, maps)
+        found.append(labels.copy())
+        return labels, confidence
+
+    monkeypatch.setattr(answers, "label_pixels", spy)
+    return found

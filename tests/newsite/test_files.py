@@ -64,7 +64,7 @@ def test_every_file_at_any_depth_is_in_the_manifest(disc_model, tree, tmp_path):
     assert (
         outcome.set_aside.keys() == by_status["set aside"] == on_disk - by_status["segmented"] - {".DS_Store"}
     )
-    words = {"scan.dcm": "a DICOM file", "a/IM0001": "a DICOM file", "brain.nii.gz": "a NIfTI file",
+    words = {"scan.dcm": "no DICOM file that can be read", "a/IM0001": "no DICOM file", "brain.nii.gz": "as NIfTI",
              "notes.txt": "no image of a known kind", "a/dangling.png": "does not exist", "a/loop": "searched anyway",
              "pipe.png": "no regular file", ".hidden.png": "hidden file", "damaged.png": "is no PNG"}  # fmt: skip
     for name, reason in words.items():
@@ -143,11 +143,11 @@ def test_the_command_ends_with_status_three_if_anything_was_set_aside(disc_model
     arguments = ["predict", "-m", str(tmp_path / "model"), "--device", "cpu"]
     result = CliRunner().invoke(app, [*arguments, "-i", str(tree), "-o", str(tmp_path / "out")])
     assert result.exit_code == 3, result.output
-    assert "set aside scan.dcm: scan.dcm is a DICOM file" in result.output
+    assert "set aside scan.dcm: scan.dcm is no DICOM file" in result.output
     clean = CliRunner().invoke(app, [*arguments, "-i", str(tree / "a" / "b"), "-o", str(tmp_path / "clean")])
     assert clean.exit_code == 0, clean.output
     text = " ".join(CliRunner().invoke(app, ["predict", "--help"], terminal_width=200).output.split())
-    assert "PNG, JPEG, BMP, TIFF (8 or 16 bit, float) and WebP" in text
+    assert "PNG, JPEG, BMP, TIFF (8 or 16 bit, float), WebP, DICOM and NIfTI" in text
 
 
 def test_the_command_needs_a_model_and_prints_the_method_that_it_chose(disc_model, tree, tmp_path):

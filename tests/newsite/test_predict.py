@@ -16,6 +16,7 @@ from ttdg.checkpoints import save
 from ttdg.data.unlabelled import images as reading
 from ttdg.errors import UserError
 from ttdg.newsite import predict
+from ttdg.newsite.answers import label_pixels
 from ttdg.newsite.overlay import draw_overlay
 
 
@@ -243,3 +244,23 @@ def test_other_views_answer_again_and_the_same_views_do_not(disc_model, images, 
     assert predict(disc_model, images, tmp_path / "out", method="norm").done == 7
     assert predict(disc_model, images, tmp_path / "out", method="norm", views="flips", again=True).done == 7
     assert predict(disc_model, images, tmp_path / "out", method="norm", views="flips").done == 0
+
+
+def test_probability_maps_are_the_softmax_at_the_size_of_the_image():
+    logits = torch.randn(3, 16, 16, generator=torch.Generator().manual_seed(0))
+    maps = np.empty((2, 40, 30), np.uint8)
+    labels, _ = label_pixels(logits, (40, 30), maps)
+    large = torch.nn.functional.interpolate(logits[None], (40, 30), mode="bilinear", align_corners=False)[0]
+    np.testing.assert_allclose(maps, large.softmax(0)[1:].numpy() * 255, atol=0.51)
+    assert ((maps > 128).any(0) <= (labels > 0)).all()
+
+
+def test_probability_maps_are_written_on_request(disc_model, images, tmp_path):
+    predict(disc_model, images, tmp_path / "out", probabilities=True, overlays=False)
+    maps = sorted((tmp_path / "out/probabilities").iterdir())
+    assert [path.name for path in maps] == [f"{n:02}-1.png" for n in range(7)]
+    for path in maps:
+        values = np.asarray(Image.open(path))
+        mask = np.asarray(Image.open(tmp_path / "out/masks" / path.name.replace("-1", "")))
+        assert ((values > 128) <= (mask > 0)).all()
+        assert ((values < 127) <= (mask == 0)).all()

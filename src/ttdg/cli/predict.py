@@ -67,11 +67,25 @@ def predict_command(
     max_megapixels: Annotated[
         float, typer.Option(min=0.001, help="Set larger images aside. Memory grows with this limit.")
     ] = 89.0,
+    probabilities: Annotated[
+        bool,
+        typer.Option("--probabilities", help="Also write the probability of each label, as 8-bit PNG files."),
+    ] = False,
+    keep_identity: Annotated[
+        bool,
+        typer.Option(
+            "--keep-identity", help="Copy patient and study from DICOM images into their segmentations."
+        ),
+    ] = False,
 ) -> None:
     """Segment images and adapt to them; each mask has the size of its image.
 
-    PNG, JPEG, BMP, TIFF (8 or 16 bit, float) and WebP are read, whatever their names. Every other file is set aside
-    with a reason in OUT/manifest.csv (exit status 3). OUT/manifest.json says what the mask values mean.
+    PNG, JPEG, BMP, TIFF (8 or 16 bit, float), WebP, DICOM and NIfTI are read, whatever their names. Every other file is
+    set aside with a reason in OUT/manifest.csv (exit status 3). OUT/manifest.json says what the mask values mean.
+
+    Masks are PNG files; for NIfTI they are NIfTI files with the same affine, and for DICOM they are DICOM segmentations
+    (SEG). The slices of a DICOM series share one. A segmentation refers to its images by UIDs and names no patient
+    unless --keep-identity is given.
 
     A second call resumes an interrupted one. Finished answers and masks that were changed by hand stay unless --again
     is given; new files are added.
@@ -93,7 +107,7 @@ def predict_command(
         outcome = predict(
             loaded, images, out, method=method, options=options, views=views, stream=stream, batch=batch,
             overlays=overlays, workers=workers, again=again, most_pixels=round(1e6 * max_megapixels),
-            progress=progress, learning=learning,
+            probabilities=probabilities, keep_identity=keep_identity, progress=progress, learning=learning,
         )  # fmt: skip
     typer.echo(
         f"model {model} ({loaded.card.sha256[:12]}), method {outcome.method} with {options_text(options)}, "

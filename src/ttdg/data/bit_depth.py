@@ -46,9 +46,14 @@ def read_high_bit_depth(picture: ImageFile, file: BinaryIO, path: Path) -> UInt8
     return stretch_to_bytes(_high_bytes(picture, path), path)
 
 
-def stretch_to_bytes(values: Num[np.ndarray, "*shape"], path: Path) -> UInt8[np.ndarray, "*shape"]:
-    """Map the smallest value to 0 and the largest to 255, linearly; a constant image becomes 0."""
-    low, high = float(values.min()), float(values.max())
+def stretch_to_bytes(
+    values: Num[np.ndarray, "*shape"], path: Path, limits: tuple[float, float] | None = None
+) -> UInt8[np.ndarray, "*shape"]:
+    """Map the smallest value to 0 and the largest to 255, linearly; a constant image becomes 0.
+
+    With `limits`, values are first limited to them, and they become 0 and 255.
+    """
+    low, high = limits or (float(values.min()), float(values.max()))
     if not np.isfinite(high - low):
         raise UserError(f"{path} holds NaN or infinite pixel values; export it as 8 or 16 bit")
     result = np.empty(values.shape, np.uint8)
@@ -56,6 +61,8 @@ def stretch_to_bytes(values: Num[np.ndarray, "*shape"], path: Path) -> UInt8[np.
         0, len(values), ROWS
     ):  # in strips, because double precision takes eight times the memory
         strip = values[start : start + ROWS].astype(np.float64)
+        if limits is not None:
+            strip = np.clip(strip, low, high)
         result[start : start + ROWS] = np.rint((strip - low) * (255 / (high - low or 1)))
     return result
 

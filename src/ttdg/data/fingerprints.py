@@ -32,6 +32,9 @@ def fingerprint(cases: Iterable[Case], quick: bool = False, workers: int | None 
 
 def _identity(path: Path, quick: bool) -> str:
     try:
+        if path.is_dir():  # a DICOM series
+            files = sorted(file for file in path.iterdir() if file.is_file())
+            return hashlib.sha256("\n".join(_identity(file, quick) for file in files).encode()).hexdigest()
         if quick:
             stat = path.stat()
             return f"{stat.st_size} {stat.st_mtime_ns}"

@@ -17,7 +17,7 @@ from ttdg.data.schema import Normalisation
 from ttdg.data.sites import Case
 from ttdg.data.threads import ordered_map
 from ttdg.data.transforms import normalise
-from ttdg.data.volumes.nifti import image_slice, mask_slice
+from ttdg.data.volumes.files import volume_mask_slice, volume_slice
 from ttdg.errors import UserError
 from ttdg.types import Batch
 
@@ -147,7 +147,7 @@ def read_case(
 def case_image(case: Case, how: Normalisation) -> UInt8[np.ndarray, "h w 3"]:
     """Return the image of a case: an image file, or a slice of a volume."""
     if case.slice is not None:
-        return image_slice(case.image, case.slice, clip=how == "clipped-zscore")
+        return volume_slice(case.image, case.slice, clip=how == "clipped-zscore")
     if how == "clipped-zscore":
         raise UserError(
             f"{case.image} is no volume, whose intensities `clipped-zscore` would limit; use the normalisation zscore"
@@ -159,7 +159,9 @@ def case_mask(case: Case) -> UInt8[np.ndarray, "h w"] | None:
     """Return the raw values of the mask of a case, if it has one."""
     if case.mask is None:
         return None
-    return read_mask(case.mask) if case.slice is None else mask_slice(case.mask, case.slice, case.image)
+    return (
+        read_mask(case.mask) if case.slice is None else volume_mask_slice(case.mask, case.slice, case.image)
+    )
 
 
 def to_network_size(image: UInt8[np.ndarray, "h w 3"], size: int) -> UInt8[np.ndarray, "3 size size"]:

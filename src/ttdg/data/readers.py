@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from ttdg.data import raster
+from ttdg.data.dicom import read_dicom_image, read_dicom_mask
 from ttdg.errors import UserError
 
 
@@ -39,6 +40,7 @@ READERS: dict[str, Reader] = {
     ".tif": RASTER,
     ".tiff": RASTER,
     ".webp": RASTER,
+    ".dcm": Reader(read_dicom_image, read_dicom_mask),
 }
 
 

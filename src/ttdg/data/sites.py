@@ -8,7 +8,9 @@ from pathlib import Path
 
 from ttdg.data.case_table import CaseRow, Problem, normalised_name, read_cases
 from ttdg.data.readers import READERS, readable
-from ttdg.data.volumes.nifti import SUFFIXES, is_volume, read_geometry, volume_stem
+from ttdg.data.volumes.dicom_series import is_series
+from ttdg.data.volumes.files import case_name, holds_volume, volume_geometry
+from ttdg.data.volumes.nifti import SUFFIXES, is_volume
 from ttdg.errors import UserError, suggestion
 
 JUNK = ("thumbs.db", "desktop.ini")  # files of file managers; names that start with a dot are also ignored
@@ -25,8 +27,8 @@ class Case:
     split: str | None = None  # "train" or "test" if the site's table fixes it
     spacing: tuple[float, float] | None = None  # (y, x) in millimetres
     slice_spacing: float | None = None  # along z, in millimetres, if the case is a slice of a volume
-    volume: str | None = None  # name of the volume file that the case is a slice of
-    slice: int | None = None  # number of the slice in this file, from the feet to the head
+    volume: str | None = None  # name of the volume that the case is a slice of
+    slice: int | None = None  # number of the slice in this volume, from the feet to the head
 
 
 @dataclass(frozen=True)
@@ -119,17 +121,17 @@ def scan_site(folder: Path) -> tuple[Site, tuple[Problem, ...]]:
         mask, patient = masks.get(name), row.patient or name
         case = Case(name, images[name], mask, patient, row.split, row.spacing, row.slice_spacing)
         try:
-            cases += _slices_of(case) if is_volume(case.image) else [case]
+            cases += _slices_of(case) if holds_volume(case.image) else [case]
         except UserError as error:
             problems.append(Problem(case.image, str(error).removeprefix(f"{case.image} ")))
     return Site(folder.name, tuple(cases)), (*problems, *_straddling(cases, folder))
 
 
 def _slices_of(case: Case) -> list[Case]:
-    """Return the slices of a volume file as cases; their spacing is that of the file."""
+    """Return the slices of a volume as cases; their spacing is that of the volume."""
     if case.mask is not None and not is_volume(case.mask):
-        raise UserError(f"{case.image} is a volume, but its mask {case.mask.name} is not; save both as NIfTI")
-    geometry = read_geometry(case.image)
+        raise UserError(f"{case.image} is a volume, but its mask {case.mask.name} is not; save it as NIfTI")
+    geometry = volume_geometry(case.image)
     z, *pixel = geometry.spacing
     whole = replace(case, volume=case.name, spacing=(pixel[0], pixel[1]), slice_spacing=z)
     return [
@@ -167,7 +169,7 @@ def _straddling(cases: Iterable[Case], folder: Path) -> list[Problem]:
 def _pictures(folder: Path) -> tuple[Mapping[str, Path], list[Problem]]:
     files = _files(folder) if folder.is_dir() else []
     what = f"is of no known type; convert it to one of {', '.join((*READERS, *SUFFIXES))}, or remove it"
-    known = [path for path in files if readable(path) or is_volume(path)]
+    known = [path for path in files if readable(path) or holds_volume(path)]
     pictures, duplicates = _by_stem(known)
     return pictures, [*(Problem(path, what) for path in files if path not in known), *duplicates]
 
@@ -176,7 +178,7 @@ def _by_stem(files: Iterable[Path]) -> tuple[Mapping[str, Path], list[Problem]]:
     pictures: dict[str, Path] = {}
     problems = []
     for path in files:
-        name = normalised_name(volume_stem(path) if is_volume(path) else path.stem)
+        name = normalised_name(case_name(path))
         if name in pictures:
             other = pictures[name].name
             problems.append(
@@ -188,7 +190,7 @@ def _by_stem(files: Iterable[Path]) -> tuple[Mapping[str, Path], list[Problem]]:
 
 
 def _files(folder: Path) -> list[Path]:
-    files = (path for path in folder.iterdir() if path.is_file())
+    files = (path for path in folder.iterdir() if path.is_file() or is_series(path))
     return sorted(path for path in files if not path.name.startswith(".") and path.name.lower() not in JUNK)
 
 

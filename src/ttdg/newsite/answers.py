@@ -12,7 +12,7 @@ from PIL import Image
 
 from ttdg.data.unlabelled import NewImage
 from ttdg.files import atomic_file
-from ttdg.newsite.journal import JournalEntry
+from ttdg.newsite.journal import PARTS, JournalEntry
 from ttdg.newsite.overlay import add_legend, draw_overlay
 
 STRIP = 1_000_000  # pixels of the mask that are computed at once
@@ -26,8 +26,12 @@ def write_answer(
     logits: Float[torch.Tensor, "l s s"],
     greys: UInt8[np.ndarray, "l"],
     labels: Sequence[str],
+    probabilities: bool = False,
 ) -> JournalEntry:
     """Write `masks/NAME.png` and, if the image has a picture, `overlays/NAME.jpg` under `out`.
+
+    The answer to a frame of a stack, whose mask is not complete, is written as `parts/NAME/NUMBER.png` with the indices
+    of its labels.
 
     Args:
         out: The output folder.
@@ -36,12 +40,20 @@ def write_answer(
         logits: Its segmentation.
         greys: The grey value of each label in the mask.
         labels: The name of each label, for the legend of the overlay.
+        probabilities: Also write `probabilities/NAME-1.png` with the probability of the first label after the
+            background, and so on; 255 is 1.
 
     Returns:
         The journal entry of the file, without its key and its expected Dice.
     """
-    indices, confidence = label_pixels(logits, image.size)
-    mask, overlay = f"masks/{name}.png", f"overlays/{name}.jpg" if image.picture is not None else ""
+    maps = np.empty((len(labels) - 1, *image.size), np.uint8) if probabilities else None
+    indices, confidence = label_pixels(logits, image.size, maps)
+    stack, number = image.input.stack, f"{image.input.number + 1:04}"
+    mask = f"masks/{name}.png" if stack is None else f"{PARTS}/{name}/{number}.png"
+    shown_as = name if stack is None or stack.depth == 1 else f"{name}/{number}"
+    overlay = f"overlays/{shown_as}.jpg" if image.picture is not None else ""
+    for label, values in enumerate(maps if maps is not None else (), 1):
+        _save(out / f"probabilities/{shown_as}-{label}.png", values)
     foreground = np.count_nonzero(indices) / indices.size
     if image.picture is not None:
         height, width, _ = image.picture.shape
@@ -49,7 +61,9 @@ def write_answer(
         if indices.shape != (height, width):
             shown = np.asarray(Image.fromarray(indices).resize((width, height), Image.Resampling.NEAREST))
         _save(out / overlay, add_legend(draw_overlay(image.picture, shown), labels))
-    for start in range(0, len(indices), ROWS):  # in place and in strips, because an index takes eight bytes
+    for start in range(
+        0, len(indices) if stack is None else 0, ROWS
+    ):  # in place and in strips, because an index takes eight bytes
         indices[start : start + ROWS] = greys[indices[start : start + ROWS]]
     digest = _save(out / mask, indices)
     return JournalEntry(
@@ -64,13 +78,19 @@ def write_answer(
         foreground=foreground,
         confidence=confidence,
         unusual=image.unusual,
+        holder=image.input.holder,
+        stack=stack.name if stack is not None else "",
     )
 
 
 def label_pixels(
-    logits: Float[torch.Tensor, "l s s"], size: tuple[int, int]
+    logits: Float[torch.Tensor, "l s s"],
+    size: tuple[int, int],
+    maps: UInt8[np.ndarray, "k height width"] | None = None,
 ) -> tuple[UInt8[np.ndarray, "h w"], float]:
     """Return the label of each pixel at `size`, and the mean of the largest probability.
+
+    If `maps` is given, it is filled with the probabilities of the labels but the first; 255 is 1.
 
     The logits are interpolated bilinearly, first along the rows and then in strips of rows, so that memory does not
     grow with the number of labels times the number of pixels.
@@ -87,6 +107,8 @@ def label_pixels(
         part = slice(start, start + step)
         strip = torch.lerp(wide[:, above[part]], wide[:, below[part]], weight[part])
         best, indices = strip.max(0)
+        if maps is not None:
+            maps[:, part] = strip.softmax(0)[1:].mul(255).round().to(torch.uint8).cpu().numpy()
         labels[part] = indices.to(torch.uint8).cpu().numpy()
         total += float((best - strip.logsumexp(0)).exp().sum(dtype=torch.float64))
     return labels, total / (height * width)

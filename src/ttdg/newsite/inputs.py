@@ -5,15 +5,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ttdg.data.dicom import has_dicom_suffix, is_signed
 from ttdg.data.unlabelled import InputFile
+from ttdg.data.volumes.nifti import is_volume
 from ttdg.errors import UserError
+from ttdg.newsite.stacks import open_dicom, open_nifti
 
-KINDS = "PNG, JPEG, BMP, TIFF (8 or 16 bit, float) and WebP"
+KINDS = "PNG, JPEG, BMP, TIFF (8 or 16 bit, float), WebP, DICOM and NIfTI"
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 # First bytes of images, for files with another suffix or none.
 STARTS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"II*\0", b"MM\0*", b"BM")
 KNOWN_OTHERS = {
-    ".dcm": "DICOM", ".dicom": "DICOM", ".nii": "NIfTI", ".nii.gz": "NIfTI", ".mha": "MetaImage", ".nrrd": "NRRD",
+    ".mha": "MetaImage", ".nrrd": "NRRD",
     ".gif": "GIF", ".heic": "HEIC", ".jp2": "JPEG 2000", ".svs": "whole-slide", ".pdf": "PDF", ".zip": "ZIP",
 }  # fmt: skip
 FILE_MANAGERS = ("thumbs.db", "desktop.ini", ".ds_store")
@@ -23,7 +26,7 @@ FILE_MANAGERS = ("thumbs.db", "desktop.ini", ".ds_store")
 class FoundFiles:
     """Every file below the inputs. Names are relative to the input folder, with forward slashes."""
 
-    images: tuple[InputFile, ...]  # sorted by name
+    images: tuple[InputFile, ...]  # sorted by name; the frames of a stack follow each other
     set_aside: Mapping[str, str]  # name → why the file is not segmented
     ignored: Mapping[str, str]  # files that file managers leave, name → reason
 
@@ -32,6 +35,8 @@ class FoundFiles:
 class _Search:
     out: Path
     images: dict[str, Path] = field(default_factory=dict)
+    dicom: dict[str, Path] = field(default_factory=dict)
+    nifti: dict[str, Path] = field(default_factory=dict)
     set_aside: dict[str, str] = field(default_factory=dict)
     ignored: dict[str, str] = field(default_factory=dict)
     folders: set[tuple[int, int]] = field(default_factory=set)  # device and inode of those that were searched
@@ -71,12 +76,32 @@ class _Search:
         name = path.name.lower()
         if name in FILE_MANAGERS or name.startswith("._"):
             self.ignored[file] = f"{file} was left by a file manager"
-        elif reason := _why_not(path, file):
+        elif reason := _why_closed(path, file):
             self.set_aside[file] = reason
-        elif file in self.images:
+        elif file in self.images or file in self.dicom or file in self.nifti:
             raise UserError(f"two inputs hold a file {file}; name the folder above both as the only input")
-        else:
+        elif path.suffix.lower() in SUFFIXES:
             self.images[file] = path
+        elif is_volume(path):
+            self.nifti[file] = path
+        else:
+            self._add_by_content(path, file)
+
+    def _add_by_content(self, path: Path, file: str) -> None:
+        try:
+            with path.open("rb") as opened:
+                start = opened.read(132)
+        except OSError as error:
+            self.set_aside[file] = f"cannot open {file} ({error.strerror}); check its permissions"
+            return
+        raster = start.startswith(STARTS) or (start[:4] == b"RIFF" and start[8:12] == b"WEBP")
+        if is_signed(start) or (not raster and has_dicom_suffix(path)):
+            self.dicom[file] = path
+        elif raster:
+            self.images[file] = path
+        else:
+            kind = _kind(path.name.lower())
+            self.set_aside[file] = f"{file} is {kind}, and only {KINDS} are read; convert it, or remove it"
 
 
 def find_files(inputs: Sequence[Path], out: Path) -> FoundFiles:
@@ -98,31 +123,26 @@ def find_files(inputs: Sequence[Path], out: Path) -> FoundFiles:
             search.add_file(path, path.name)
         else:
             raise UserError(f"there is no file or folder {path}; name images, or a folder that holds images")
-    if not search.images and not search.set_aside:
+    images = [InputFile(file, path) for file, path in search.images.items()]
+    for opened in (open_nifti(search.nifti), open_dicom(search.dicom)):
+        images += opened.images
+        search.set_aside |= opened.set_aside
+        search.ignored |= opened.ignored
+    if not images and not search.set_aside:
         raise UserError(f"{', '.join(map(str, inputs))} holds no image; the kinds {KINDS} are read")
-    images = tuple(InputFile(file, path) for file, path in sorted(search.images.items()))
-    return FoundFiles(images, search.set_aside, search.ignored)
+    images.sort(key=lambda image: (image.stack.name if image.stack else image.file, image.number))
+    return FoundFiles(tuple(images), search.set_aside, search.ignored)
 
 
-def _why_not(path: Path, file: str) -> str:
-    """Return why a file is not segmented, or an empty text for one that seems to be an image."""
+def _why_closed(path: Path, file: str) -> str:
+    """Return why a file is not opened, or an empty text for all others."""
     if path.is_symlink() and not path.exists():
         return f"{file} is a link to a file that does not exist; restore the file, or remove the link"
     if not path.is_file():
         return f"{file} is no regular file; remove it"
     if path.name.startswith("."):
         return f"{file} is a hidden file; rename it if it is an image"
-    if path.suffix.lower() in SUFFIXES:
-        return ""
-    try:
-        with path.open("rb") as opened:
-            start = opened.read(132)
-    except OSError as error:
-        return f"cannot open {file} ({error.strerror}); check its permissions"
-    if start.startswith(STARTS) or (start[:4] == b"RIFF" and start[8:12] == b"WEBP"):
-        return ""
-    kind = "a DICOM file" if start[128:] == b"DICM" else _kind(path.name.lower())
-    return f"{file} is {kind}, and only {KINDS} are read; convert it, or remove it"
+    return ""
 
 
 def _kind(name: str) -> str:

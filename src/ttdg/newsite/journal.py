@@ -14,6 +14,7 @@ from typing import Any
 from ttdg.errors import UserError
 from ttdg.files import atomic_file
 
+PARTS = "parts"  # folder of the answers to frames whose mask is not complete
 TEMPORARY = re.compile(r"\..*-[a-z0-9_]{8}(\.[a-z]+)?")  # names that `atomic_file` gives unfinished files
 
 
@@ -41,6 +42,8 @@ class JournalEntry:
     expected_high: float | None = None
     remark: str = ""  # what the method says about its treatment of the site
     version: str = ""  # of ttdg
+    holder: str = ""  # the file that holds the frame, if it holds several
+    stack: str = ""  # the file or series whose mask holds the frame, for DICOM and NIfTI
 
 
 class Journal:
@@ -72,7 +75,8 @@ class Journal:
                 "for all answers again"
             )
         done = [entry for entry in self.entries.values() if entry.status == "done"]
-        masks = {entry.file: _digest(folder / entry.mask) for entry in done}
+        digests = {mask: _digest(folder / mask) for mask in {entry.mask for entry in done}}
+        masks = {entry.file: digests[entry.mask] for entry in done}
         self.edited = {entry.file for entry in done if masks[entry.file] not in ("", entry.mask_sha256)}
         self.kept = {
             entry.file: entry.key
@@ -101,7 +105,7 @@ class Journal:
 
     def begin(self, run: Mapping[str, Any]) -> None:
         """Remove what a killed call left half-written, and write the journal without its damaged lines."""
-        for place in (self.folder / "masks", self.folder / "overlays", self.folder / "state"):
+        for place in (self.folder / name for name in ("masks", "overlays", "probabilities", "state", PARTS)):
             for path in place.rglob(".*"):
                 if TEMPORARY.fullmatch(path.name) and path.is_file():
                     path.unlink()
@@ -125,10 +129,15 @@ class Journal:
         entries = [self.entries[file] for file in files if file in self.entries]
         return dict(Counter(entry.remark for entry in entries if entry.remark))
 
+    def outputs(self, file: str) -> set[str]:
+        """Return the paths of the mask and the overlay of a file, relative to the output folder."""
+        entry = self.entries.get(file)
+        return {path for path in (entry.mask, entry.overlay) if path} if entry is not None else set()
+
     def names(self) -> dict[str, str]:
-        """Return file → name of its mask below `masks/`, without the suffix."""
-        done = {file: entry.mask for file, entry in self.entries.items() if entry.mask}
-        return {file: mask.removeprefix("masks/").removesuffix(".png") for file, mask in done.items()}
+        """Return file or stack → name of its mask below `masks/`, without the suffix."""
+        done = [entry for entry in self.entries.values() if entry.mask]
+        return {entry.stack or entry.file: _name(entry.mask) for entry in done}
 
     def removed(self, files: Sequence[str]) -> tuple[str, ...]:
         """Return the answered files that are not among `files` and still have a mask."""
@@ -157,6 +166,14 @@ class Journal:
 def answer_key(*parts: str) -> str:
     """Return a hash of all that an answer depends on."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _name(mask: str) -> str:
+    """Return the name in the path of a mask, or of a part of it."""
+    if mask.startswith(f"{PARTS}/"):
+        return mask.removeprefix(f"{PARTS}/").rpartition("/")[0]
+    suffix = next((suffix for suffix in (".png", ".dcm", ".nii.gz", ".nii") if mask.endswith(suffix)), "")
+    return mask.removeprefix("masks/").removesuffix(suffix)
 
 
 def _digest(path: Path) -> str:

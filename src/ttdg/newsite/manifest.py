@@ -3,11 +3,15 @@
 import csv
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import groupby
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from ttdg.data.unlabelled import InputFile
 from ttdg.files import atomic_file
 from ttdg.newsite.inputs import FoundFiles
 from ttdg.newsite.journal import Journal, JournalEntry
@@ -34,7 +38,7 @@ def write_manifest(
         removed: Files with an answer that are no longer among the inputs.
         description: The content of `manifest.json`.
     """
-    rows = {image.file: _row(journal, journal.entries[image.file]) for image in found.images}
+    rows = _rows_by_input(journal, found.images)
     for status, files in (("set aside", set_aside), ("ignored", found.ignored)):
         rows |= {
             file: JournalEntry(file, status, reason)
@@ -49,13 +53,65 @@ def write_manifest(
         atomic_file(path) as temporary,
         temporary.open("w", newline="", encoding="utf-8", errors="surrogateescape") as out,
     ):
-        writer = csv.DictWriter(out, list(JournalEntry.__dataclass_fields__), lineterminator="\n")
+        columns = [name for name in JournalEntry.__dataclass_fields__ if name not in ("holder", "stack")]
+        writer = csv.DictWriter(out, [*columns, "frames"], lineterminator="\n", extrasaction="ignore")
+        frames = Counter(_input(image) for image in found.images)
         writer.writeheader()
-        writer.writerows(asdict(rows[file]) for file in sorted(rows))
+        writer.writerows(asdict(rows[file]) | {"frames": frames.get(file, 0)} for file in sorted(rows))
     table = {"manifest_csv_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
     with atomic_file(journal.folder / "manifest.json") as temporary:
         temporary.write_text(json.dumps({**description, **table}, indent=2) + "\n", encoding="utf-8")
     return path
+
+
+def by_input(reasons: Mapping[str, str], images: Mapping[str, InputFile]) -> dict[str, str]:
+    """Return reasons by file. Frames are named only if other frames of their file have no reason, or another one."""
+    frames: dict[str, list[str]] = {}
+    for image in images.values():
+        frames.setdefault(_input(image), []).append(image.file)
+    result = {}
+    for file, reason in reasons.items():
+        holder = _input(images[file]) if file in images else file
+        together = {reasons.get(name) for name in frames.get(holder, ())} == {reason}
+        result[holder if together else file] = reason
+    return result
+
+
+def input_count(files: Iterable[str], images: Mapping[str, InputFile]) -> int:
+    """Return the number of files that hold these images."""
+    return len({_input(images[file]) for file in files if file in images})
+
+
+def _rows_by_input(journal: Journal, images: Sequence[InputFile]) -> dict[str, JournalEntry]:
+    """Return a row for each file. The row of several frames has the means of those that were answered."""
+    rows: dict[str, JournalEntry] = {}
+    for name, group in groupby(images, _input):
+        frames = [_row(journal, journal.entries[image.file]) for image in group]
+        answered = [frame for frame in frames if frame.mask]
+        if not answered or not frames[0].holder:
+            rows[name] = replace(frames[0], file=name)
+            continue
+        rows[name] = replace(
+            answered[0], file=name, overlay=answered[0].overlay.rpartition("/")[0],
+            foreground=_mean(answered, "foreground"), confidence=_mean(answered, "confidence"),
+            expected_dice=_mean(answered, "expected_dice"),
+            expected_low=_mean(answered, "expected_low"), expected_high=_mean(answered, "expected_high"),
+            unusual="; ".join(sorted({frame.unusual for frame in answered if frame.unusual})),
+            reading=", ".join(sorted({frame.reading for frame in answered if frame.reading})),
+            status="kept" if all(frame.status == "kept" for frame in answered) else "segmented",
+        )  # fmt: skip
+    return rows
+
+
+def _input(image: InputFile) -> str:
+    """Return the name of the file that holds an image."""
+    return image.holder or image.file
+
+
+def _mean(entries: Sequence[JournalEntry], name: str) -> Any:
+    """Return the mean of a field, or None if an entry has no value."""
+    values = [getattr(entry, name) for entry in entries]
+    return None if any(value is None for value in values) else fmean(values)
 
 
 def _row(journal: Journal, entry: JournalEntry) -> JournalEntry:

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+PACKED = ".nii.gz"  # the only suffix of two parts
+
 
 def output_names(files: Sequence[str], taken: Mapping[str, str]) -> dict[str, str]:
     """Return the name of each file's mask and overlay, without their suffix, below `masks/` and `overlays/`.
@@ -14,7 +16,7 @@ def output_names(files: Sequence[str], taken: Mapping[str, str]) -> dict[str, st
     long for a file system are shortened and end in a hash.
 
     Args:
-        files: Names of the input files, relative to the input folder.
+        files: Names of the input files and stacks, relative to the input folder.
         taken: File → name, for answers that exist. Their names do not change, and no other file gets them.
     """
     shared = Counter(_folded(_stem(file)) for file in {*files, *taken})
@@ -36,7 +38,8 @@ def output_names(files: Sequence[str], taken: Mapping[str, str]) -> dict[str, st
 
 def _stem(file: str) -> str:
     folder, slash, name = file.rpartition("/")
-    return folder + slash + (Path(name).stem or name)
+    stem = name[: -len(PACKED)] if name.lower().endswith(PACKED) else Path(name).stem
+    return folder + slash + (stem or name)
 
 
 def _folded(name: str) -> str:

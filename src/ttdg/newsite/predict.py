@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ttdg
 from ttdg.adaptation import METHODS, Resumable, SiteLearner, build_adapter
 from ttdg.adaptation.adapter import Progress
 from ttdg.checkpoints import Model
@@ -14,12 +15,14 @@ from ttdg.data.unlabelled import read_new_images
 from ttdg.errors import UserError
 from ttdg.newsite.inputs import find_files
 from ttdg.newsite.journal import Journal, answer_key
-from ttdg.newsite.manifest import write_manifest
+from ttdg.newsite.manifest import by_input, input_count, write_manifest
 from ttdg.newsite.names import output_names
 from ttdg.newsite.rounds import sort_into_rounds
 from ttdg.newsite.run import default_method, describe_masks, describe_run
 from ttdg.newsite.run_state import RunState
+from ttdg.newsite.segmentation_object import Maker
 from ttdg.newsite.session import Session
+from ttdg.newsite.stack_masks import StackMasks
 
 PIXELS = 89_000_000  # largest image that is read by default
 
@@ -55,6 +58,8 @@ def predict(
     workers: int | None = None,
     again: bool = False,
     most_pixels: int = PIXELS,
+    probabilities: bool = False,
+    keep_identity: bool = False,
     progress: Progress = lambda done, total: None,
     learning: Progress = lambda done, total: None,
 ) -> FolderResult:
@@ -62,6 +67,10 @@ def predict(
 
     In the stream `online` the model adapts to each batch when it answers it. In the stream `folder` it learns all
     images first and then answers all of them; each file is read twice. For a method without memory both are the same.
+
+    A frame of a DICOM or NIfTI file is an image. Its mask is a frame of a DICOM segmentation, or a slice of a NIfTI
+    file with the affine of the input. DICOM slices of one series share a segmentation. A batch has slices of one volume
+    only.
 
     Every other file is set aside with a reason. Images are processed in the order of their names. Constant frames and
     noise are answered by the source model, each alone, and nothing is learned from them. At most two batches are read
@@ -88,7 +97,10 @@ def predict(
         workers: Number of threads that read images; None is one per core.
         again: Answer all files again, and replace every answer in `out`.
         most_pixels: Images with more pixels are set aside.
-        progress: Called with the number of processed files and the number of all image files.
+        probabilities: Also write the probability of each label but the background, as PNG files whose value 255 is 1.
+        keep_identity: Copy the name, number, birth date and sex of the patient, and the dates and numbers of the study,
+            from DICOM images into their segmentations. By default these tags are empty.
+        progress: Called with the number of processed images and the number of all images; a frame is an image.
         learning: Called, in the stream `folder`, with the number of finished steps and the number of all steps.
     """
     options, journal = options or {}, Journal(out, again)
@@ -104,17 +116,21 @@ def predict(
     if journal.entries:
         run.check_same(journal.run)
     rounds, files = sort_into_rounds(found.images, journal), [image.file for image in found.images]
+    units = list(dict.fromkeys(image.stack.name if image.stack else image.file for image in found.images))
+    benchmark = model.card.benchmark
+    maker = Maker(method, model.card.sha256, ttdg.__version__, keep_identity)
     key = answer_key(json.dumps(asdict(run), sort_keys=True))
     saved = RunState(out, key, adapter) if declared.memory and isinstance(adapter, Resumable) else None
     groups = rounds.groups(declared.memory) if rounds.present else []
     session = Session(
-        model, adapter, journal, asdict(run), output_names(files, journal.names()), rounds.final(),
-        dict(found.set_aside) | {refused.file: refused.reason for refused in rounds.refused}, len(files), progress,
+        model, adapter, journal, asdict(run), {image.file: image for image in found.images},
+        output_names(units, journal.names()), StackMasks(out, benchmark, maker), rounds.final(),
+        dict(found.set_aside) | {refused.file: refused.reason for refused in rounds.refused}, progress, probabilities,
     )  # fmt: skip
     device = next(model.network.parameters()).device
     session.answer(
         partial(
-            read_new_images, groups, model.card.benchmark, batch, device, most_pixels=most_pixels, workers=workers
+            read_new_images, groups, benchmark, batch, device, most_pixels=most_pixels, workers=workers
         ), key, learns_first=declared.memory and stream == "folder" and bool(rounds.present),
         learns_on_the_way=declared.memory and stream == "online", saved=saved, overlays=overlays,
         batches=sum(-(-len(group) // batch) for group in groups), learning=learning,
@@ -124,11 +140,14 @@ def predict(
     if saved is not None:
         saved.remove()
     removed = journal.removed(files)
-    manifest = write_manifest(journal, found, session.set_aside, removed, describe_masks(run, model))
+    done, kept = (input_count(files, session.inputs) for files in (session.done, session.kept))
+    set_aside = by_input(session.set_aside, session.inputs)
+    manifest = write_manifest(journal, found, set_aside, removed, describe_masks(run, model))
     expected, remarks = journal.expected_dice(files), journal.remarks(files)
     answers = {file: journal.entries[file] for file in files}
     return FolderResult(
-        session.done, session.kept, session.set_aside, manifest, expected, method, stream, remarks,
+        done, kept, set_aside, manifest,
+        expected, method, stream, remarks,
         unusual={file: entry.unusual for file, entry in answers.items() if entry.unusual},
         edited=tuple(file for file in files if file in journal.edited), removed=removed,
     )  # fmt: skip

@@ -4,13 +4,13 @@ A round is the files that one call answers, or one that was interrupted and thos
 finished round are final: a file that is added later does not change them.
 """
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
-from ttdg.data.unlabelled import InputFile, Refused
-from ttdg.newsite.journal import Journal
+from ttdg.data.unlabelled import DIGEST, InputFile, Refused, Stack
+from ttdg.newsite.journal import PARTS, Journal
 
 
 @dataclass
@@ -24,38 +24,68 @@ class Rounds:
     refused: list[Refused] = field(default_factory=list)  # of earlier rounds, and still not readable
 
     def groups(self, with_earlier: bool) -> list[list[InputFile]]:
-        """Return the files by round; the present round is the last."""
-        return [*(self.earlier if with_earlier else ()), self.present]
+        """Return the files by round and stack, so that no batch has slices of two volumes. The present come last."""
+        rounds = [*(self.earlier if with_earlier else ()), self.present]
+        return [list(run) for images in rounds for _, run in groupby(images, _volume)]
 
     def final(self) -> frozenset[str]:
         """Return the names of the files with a final answer."""
         return frozenset(image.file for group in self.earlier for image in group)
 
 
+def _volume(image: InputFile) -> Stack | None:
+    """Return the stack of an image if it has several frames."""
+    return image.stack if image.stack is not None and image.stack.depth > 1 else None
+
+
 def sort_into_rounds(images: Sequence[InputFile], journal: Journal) -> Rounds:
     """Sort the files of a call by whether their answer in the journal is final.
 
     It is final if its round is finished, the file has not changed, and the mask and the overlay exist. A mask that was
-    changed by hand is final in every case.
+    changed by hand is final in every case. The frames of a stack share a mask, so either all or none are final.
     """
     rounds, earlier = Rounds(), defaultdict[int, list[InputFile]](list)
-    for image in images:
-        entry = journal.entries.get(image.file)
-        if entry is None or not 0 < entry.round <= journal.finished:
-            rounds.present.append(image)
-            continue
-        try:
-            with image.path.open("rb") as file:
-                same = hashlib.file_digest(file, "sha256").hexdigest() == entry.input_sha256
-        except OSError as error:
-            reason = f"cannot open {image.file} ({error.strerror}); check its permissions"
-            rounds.refused.append(Refused(image.file, "", reason))
-            continue
-        if entry.status == "set aside" and same:
-            rounds.refused.append(Refused(image.file, entry.input_sha256, entry.reason))
-        elif image.file in journal.edited or (same and image.file in journal.kept):
-            earlier[entry.round].append(image)
+    for _, members in groupby(images, lambda image: image.stack or image):
+        frames = list(members)
+        states = [_state(image, journal) for image in frames]
+        refused = [state for state in states if isinstance(state, Refused)]
+        numbers = {state for state in states if not isinstance(state, Refused)}
+        rounds.refused += refused
+        answered = [
+            image for image, state in zip(frames, states, strict=True) if not isinstance(state, Refused)
+        ]
+        if len(numbers) == 1 and (number := numbers.pop()):
+            earlier[number] += answered
         else:
-            rounds.present.append(image)
+            rounds.present += answered
+            _drop_shared_mask(answered, journal)
     rounds.earlier = [earlier[number] for number in sorted(earlier)]
     return rounds
+
+
+def _state(image: InputFile, journal: Journal) -> int | Refused:
+    """Return the round of a final answer, 0 for an image to answer, or why it is still refused."""
+    entry = journal.entries.get(image.file)
+    if entry is None or not 0 < entry.round <= journal.finished:
+        return 0
+    try:
+        same = DIGEST.of(image) == entry.input_sha256
+    except OSError as error:
+        reason = f"cannot open {image.holder or image.file} ({error.strerror}); check its permissions"
+        return Refused(image.file, "", reason)
+    if entry.status == "set aside":
+        return Refused(image.file, entry.input_sha256, entry.reason) if same else 0
+    return entry.round if image.file in journal.edited or (same and image.file in journal.kept) else 0
+
+
+def _drop_shared_mask(frames: Sequence[InputFile], journal: Journal) -> None:
+    """Forget the answers to frames of a stack whose complete mask does not hold all frames that are now present."""
+    stack = frames[0].stack if frames else None
+    if stack is None:
+        return
+    entries = {image.file: journal.entries.get(image.file) for image in frames}
+    masks = {entry.mask if entry is not None else "" for entry in entries.values()}
+    if len(masks) > 1:
+        for file, entry in entries.items():
+            if entry is not None and not entry.mask.startswith(f"{PARTS}/"):
+                journal.kept.pop(file, None)

@@ -17,12 +17,13 @@ from ttdg.adaptation import (
 )
 from ttdg.adaptation.adapter import Images, Logits, Progress
 from ttdg.checkpoints import Model
-from ttdg.data.unlabelled import NewBatch, Refused
+from ttdg.data.unlabelled import InputFile, NewBatch, Refused, Stack
 from ttdg.evaluation.streams import frozen_predictor
 from ttdg.newsite.answers import write_answer
 from ttdg.newsite.journal import Journal, JournalEntry, answer_key
 from ttdg.newsite.learning import learn_folder
 from ttdg.newsite.run_state import RunState
+from ttdg.newsite.stack_masks import StackMasks
 
 Read = Callable[..., Iterator[NewBatch]]  # `read_new_images` without `pictures` and `on_error`
 
@@ -35,17 +36,34 @@ class Session:
     adapter: Adapter
     journal: Journal
     run: Mapping[str, Any]  # the description of the run, for the journal
-    names: Mapping[str, str]  # file → name of its mask
+    inputs: Mapping[str, InputFile]  # all images by name
+    names: Mapping[str, str]  # file or stack → name of its mask
+    masks: StackMasks
     final: frozenset[str]  # files whose answers are not changed
     set_aside: dict[str, str]  # file → reason
-    total: int  # number of image files
     progress: Progress
-    done: int = 0
-    kept: int = field(init=False)
-    refused: int = 0
+    probabilities: bool = False  # also write the probability of each label
+    done: set[str] = field(default_factory=set)  # images that were answered
+    kept: set[str] = field(init=False)
+    refused: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.kept = len(self.final)
+        self.kept = set(self.final)
+        self._members: dict[Stack, list[InputFile]] = {}
+        for image in self.inputs.values():
+            if image.stack is not None:
+                self._members.setdefault(image.stack, []).append(image)
+        self._waiting = {
+            stack: sum(image.file not in self.final for image in members)
+            for stack, members in self._members.items()
+        }
+        self._superseded = {
+            stack: {path for image in members for path in self.journal.outputs(image.file)}
+            for stack, members in self._members.items()
+            if self._waiting[stack]
+        }
+        for file in self.set_aside.keys() & self.inputs.keys():
+            self._count_down(file)
 
     @property
     def out(self) -> Path:
@@ -84,7 +102,7 @@ class Session:
         self.journal.begin(self.run)
         self._greys = self.model.card.benchmark.greys
         if learns_first:
-            wanted = self.names.keys() - self.final
+            wanted = self.inputs.keys() - self.final
             key = learn_folder(
                 self.adapter, read_before, key, files=wanted, batches=batches, journal=self.journal, saved=saved,
                 progress=learning,
@@ -109,7 +127,8 @@ class Session:
                 logits = respond(loaded.images)
                 assessment = assessing.assessment() if assessing is not None else None
             if answered:
-                self.kept += len(new)
+                self.kept.update(new)
+                self._count_down(*new)
             else:
                 remark = " ".join(self.adapter.remarks()) if isinstance(self.adapter, Remarking) else ""
                 self._write(loaded, logits, assessment, batch_key, remark)
@@ -121,7 +140,8 @@ class Session:
         """Answer an image that is no picture of a structure with the source model."""
         key = answer_key(run_key, "alone", loaded.files[0].sha256)
         if self.journal.kept.get(loaded.files[0].file) == key:
-            self.kept += 1
+            self.kept.add(loaded.files[0].file)
+            self._count_down(loaded.files[0].file)
         else:
             self._write(loaded, self.source(loaded.images), None, key, "")
         self._report()
@@ -136,7 +156,9 @@ class Session:
         }  # fmt: skip
         entries = [
             replace(
-                write_answer(self.out, image, self.names[image.file], answer, self._greys, labels),
+                write_answer(
+                    self.out, image, self._name(image.input), answer, self._greys, labels, self.probabilities
+                ),
                 **common,
                 **expected,
             )
@@ -146,21 +168,59 @@ class Session:
             if image.file not in fixed
         ]
         self.journal.add(*entries)
-        self.done += len(entries)
-        self.kept += len({image.file for image in loaded.files} & self.journal.edited - self.final)
+        self.done.update(entry.file for entry in entries)
+        self.kept |= {image.file for image in loaded.files} & self.journal.edited
+        self._count_down(*(image.file for image in loaded.files if image.file not in self.final))
+
+    def _count_down(self, *files: str) -> None:
+        """Note that images were answered or refused, and write the masks of stacks that are now complete."""
+        for file in files:
+            stack = self.inputs[file].stack
+            if stack is None:
+                continue
+            self._waiting[stack] -= 1
+            if self._waiting[stack] == 0:
+                self._finish(stack)
+
+    def _finish(self, stack: Stack) -> None:
+        """Write the mask of a stack from the answers to its frames."""
+        entries = {image.number: self.journal.entries.get(image.file) for image in self._members[stack]}
+        answered = {number: entry for number, entry in entries.items() if entry and entry.status == "done"}
+        if not stack.dicom and len(answered) < stack.depth:  # a NIfTI file that changed during the run
+            for entry in answered.values():
+                self._set_aside(entry.file, entry.input_sha256, f"{stack.name} misses slices; copy it again")
+        elif answered and not self.journal.edited & {entry.file for entry in answered.values()}:
+            name = self.names[stack.name]
+            if finished := self.masks.finish(stack, name, answered):
+                self.journal.add(*finished)
+                self.masks.remove_parts(name)
+                current = {
+                    path for image in self._members[stack] for path in self.journal.outputs(image.file)
+                }
+                for path in self._superseded[stack] - current:  # of fewer slices, and under another name
+                    (self.out / path).unlink(missing_ok=True)
 
     def _refuse(self, refused: Refused) -> None:
-        self.set_aside[refused.file] = refused.reason
-        self.refused += 1
+        self._set_aside(refused.file, refused.sha256, refused.reason)
+        self._count_down(refused.file)
+
+    def _set_aside(self, file: str, sha256: str, reason: str) -> None:
+        self.set_aside[file] = reason
+        self.done.discard(file)
+        self.refused.add(file)
+        image = self.inputs[file]
         self.journal.add(
             JournalEntry(
-                refused.file, "set aside", refused.reason, self.journal.finished + 1, refused.sha256,
-                version=ttdg.__version__,
+                file, "set aside", reason, self.journal.finished + 1, sha256, version=ttdg.__version__,
+                holder=image.holder, stack=image.stack.name if image.stack else "",
             )
         )  # fmt: skip
 
+    def _name(self, image: InputFile) -> str:
+        return self.names[image.stack.name if image.stack is not None else image.file]
+
     def _report(self) -> None:
-        self.progress(self.done + self.kept + self.refused, self.total)
+        self.progress(len(self.done) + len(self.kept) + len(self.refused), len(self.inputs))
 
 
 def _expected_fields(assessment: Assessment | None, count: int) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Check of decoded pictures: a second look at the file is taken only if the last pixels look like a filling."""
 
+from io import BytesIO
 from typing import BinaryIO
 
 import numpy as np
@@ -12,7 +13,7 @@ LOSSY = ("JPEG", "MPO")  # MPO is a JPEG of some cameras, followed by a second v
 JPEG_BLOCK, CORNER = 8, 4  # pixels
 
 
-def missing_pixels(picture: ImageFile, file: BinaryIO) -> str | None:
+def missing_pixels(picture: ImageFile, file: BinaryIO | BytesIO) -> str | None:
     """Return why a decoded PNG or JPEG is incomplete, or None.
 
     - Missing rows of a PNG are zeros. If its last row is not, only an interlaced file can be incomplete.

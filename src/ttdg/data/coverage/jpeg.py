@@ -16,7 +16,7 @@ START_OF_SCAN, END = 0xDA, 0xD9
 MORE = bytes((i * 73 + 41) % 251 for i in range(512))  # any data without the byte 0xFF
 
 
-def missing_in_jpeg(picture: ImageFile, file: BinaryIO, side: int | None = None) -> str | None:
+def missing_in_jpeg(picture: ImageFile, file: BinaryIO | io.BytesIO, side: int | None = None) -> str | None:
     """Return why blocks are missing from a decoded JPEG, or None; `side` is that of the draft it was decoded for."""
     file.seek(0)
     data = file.read()

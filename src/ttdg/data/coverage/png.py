@@ -3,6 +3,7 @@
 import struct
 import zlib
 from collections.abc import Iterator
+from io import BytesIO
 from typing import BinaryIO
 
 CHUNK = 1 << 16
@@ -11,7 +12,7 @@ CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # colour type → values of a pixel
 ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 
 
-def missing_in_png(file: BinaryIO) -> str | None:
+def missing_in_png(file: BinaryIO | BytesIO) -> str | None:
     """Return why rows are missing from a PNG, or None."""
     file.seek(16)
     header = struct.unpack(">IIBBBBB", file.read(13))
@@ -33,7 +34,7 @@ def _bytes_needed(width: int, height: int, depth: int, colour: int, *, interlace
     return total
 
 
-def _decompressed(file: BinaryIO) -> Iterator[int]:
+def _decompressed(file: BinaryIO | BytesIO) -> Iterator[int]:
     """Decompress the image data in parts of bounded size; yield the number of bytes of each part."""
     stream = zlib.decompressobj()
     file.seek(8)

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from ttdg.data.benchmark import Benchmark
 from ttdg.data.loading import Arrays, to_batch, to_network_size
 from ttdg.data.raster import pixel_limit, read_reduced_image
 from ttdg.data.threads import ordered_map
+from ttdg.data.unlabelled.frames import DIGEST, InputFile, read_stack_frame
 from ttdg.data.unlabelled.kind import unusual_kind
 from ttdg.errors import UserError
 
@@ -22,18 +22,10 @@ DECODED_SIDE = 2048  # pixels; larger images are decoded at a smaller scale with
 
 
 @dataclass(frozen=True)
-class InputFile:
-    """An image file of a new site."""
-
-    file: str  # name relative to the input folder, with forward slashes
-    path: Path
-
-
-@dataclass(frozen=True)
 class NewImage:
-    """A decoded image file."""
+    """A decoded image: a file, or a frame of a file."""
 
-    file: str  # as in `InputFile`
+    input: InputFile
     sha256: str  # digest of the file
     size: tuple[int, int]  # (height, width) of the upright image
     network_input: UInt8[np.ndarray, "3 s s"]
@@ -41,6 +33,11 @@ class NewImage:
         UInt8[np.ndarray, "h w 3"] | None
     )  # for the overlay, at most `LARGEST_PICTURE`; None without overlays
     unusual: str  # why the image is no picture of a structure; empty for all others
+
+    @property
+    def file(self) -> str:
+        """The name of the image, as in `InputFile`."""
+        return self.input.file
 
 
 @dataclass(frozen=True)
@@ -120,19 +117,35 @@ def _read(file: InputFile, benchmark: Benchmark, picture: bool) -> NewImage | Re
     """Read an image for the network and, if `picture` is set, for its overlay."""
     digest = ""
     try:
+        if file.stack is not None:
+            digest = DIGEST.of(file)
+            clip = benchmark.normalisation == "clipped-zscore"
+            image, size = read_stack_frame(file, file.stack, DECODED_SIDE, clip=clip)
+            return _new_image(file, digest, image, size, benchmark, picture)
         with file.path.open("rb") as opened:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
             opened.seek(0)
             image, size = read_reduced_image(opened, file.path, DECODED_SIDE)
     except UserError as error:
-        return Refused(file.file, digest, str(error).replace(str(file.path), file.file))
+        return Refused(file.file, digest, file.without_paths(str(error)))
     except OSError as error:
         return Refused(
             file.file, digest, f"cannot open {file.file} ({error.strerror}); check its permissions"
         )
+    return _new_image(file, digest, image, size, benchmark, picture)
+
+
+def _new_image(
+    file: InputFile,
+    digest: str,
+    image: UInt8[np.ndarray, "h w 3"],
+    size: tuple[int, int],
+    benchmark: Benchmark,
+    picture: bool,
+) -> NewImage:
     inputs = to_network_size(image, benchmark.size)
     shown = _bounded(image) if picture else None
-    return NewImage(file.file, digest, size, inputs, shown, unusual_kind(inputs))
+    return NewImage(file, digest, size, inputs, shown, unusual_kind(inputs))
 
 
 def _bounded(image: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "height width 3"]:

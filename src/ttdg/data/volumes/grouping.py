@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from ttdg.data.readers import read_image
 from ttdg.data.sites import Case, Site
-from ttdg.data.volumes.nifti import read_geometry
+from ttdg.data.volumes.files import volume_geometry
 
 Order = Literal["site", "volume", "shuffled-volume"]
 """How images come:
@@ -95,7 +95,7 @@ def voxel_spacing(cases: Sequence[Case], size: int) -> tuple[float, float, float
     if z is None or pixel is None:
         return None
     path = cases[0].image
-    height, width = read_image(path).shape[:2] if cases[0].slice is None else read_geometry(path).shape[1:]
+    height, width = read_image(path).shape[:2] if cases[0].slice is None else volume_geometry(path).shape[1:]
     return z, pixel[0] * height / size, pixel[1] * width / size
 
 

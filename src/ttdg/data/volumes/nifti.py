@@ -4,30 +4,25 @@ The affine of a file says how its voxels lie in the patient. Volumes are turned 
 the feet to the head. In a slice, rows run from front to back and columns from the patient's right to the left. The
 spacing of the three axes may differ and is kept. An oblique volume is turned to the nearest axes, without resampling.
 
-A process keeps two images and two masks in memory. Cases in the order of their files therefore decode each file once.
+Decoded volumes are kept as `ttdg.data.volumes.kept` says.
 """
 
+import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Num, UInt8
 
-from ttdg.data.bit_depth import stretch_to_bytes
 from ttdg.data.raster import DAMAGE
+from ttdg.data.volumes.kept import check_voxels, file_key, kept_volume, volume_bytes
 from ttdg.errors import UserError
 
 SUFFIXES = (".nii.gz", ".nii")
 AXES = "LPS"  # voxel axes x, y, z point to the patient's left, back and head
-CLIP = (5, 95)  # percentiles of a volume to which `clipped-zscore` limits intensities
-KEPT = 2  # decoded volumes of each kind
-Bytes = UInt8[np.ndarray, "d h w"]
-
-_lock = Lock()
-_kept: dict[str, dict[tuple[Path, int, int], Bytes]] = {}  # kind → (path, time, size) → volume, oldest first
 
 
 @dataclass(frozen=True)
@@ -53,49 +48,37 @@ def volume_stem(path: Path) -> str:
 def read_geometry(path: Path) -> Geometry:
     """Return the geometry of a volume, from the header alone."""
     file = _open(path)
-    turn = _turn(file.affine)
-    shape, spacing = np.empty(3, int), np.empty(3)
-    for axis, (place, _) in enumerate(turn.astype(int)):
-        shape[place], spacing[place] = file.shape[axis], np.linalg.norm(file.affine[:3, axis])
-    (x, y, z), (width, height, depth) = spacing.tolist(), shape.tolist()
-    return Geometry((depth, height, width), (z, y, x), file.affine)
+    return geometry_of(file.shape[:3], file.affine)
 
 
 def read_volume(path: Path) -> Float[np.ndarray, "d h w"]:
     """Return the values of a volume, turned to axial slices."""
-    import nibabel
-
     file = _open(path)
     try:
         values = np.asarray(file.dataobj, np.float32).reshape(file.shape[:3])
     except DAMAGE as error:
         raise UserError(f"{path} is truncated or damaged ({error}); copy or export it again") from None
-    return np.ascontiguousarray(
-        nibabel.orientations.apply_orientation(values, _turn(file.affine)).transpose(2, 1, 0)
-    )
+    return to_axial(values, file.affine)
 
 
 def image_slice(path: Path, number: int, *, clip: bool) -> UInt8[np.ndarray, "h w 3"]:
     """Return a slice in 8-bit RGB. The range of the volume becomes 0…255, or with `clip` its 5–95 %."""
-
-    def load(path: Path) -> Bytes:
-        values = read_volume(path)
-        if clip:
-            values = np.clip(values, *np.percentile(values, CLIP))
-        return stretch_to_bytes(values, path)
-
-    grey = _slices("clipped" if clip else "whole", path, load)[number]
+    grey = kept_volume(
+        "clipped" if clip else "whole",
+        file_key(path),
+        lambda: volume_bytes(read_volume(path), path, clip=clip),
+    )[number]
     return np.stack([grey, grey, grey], axis=-1)
 
 
-def mask_slice(path: Path, number: int, image: Path) -> UInt8[np.ndarray, "h w"]:
-    """Return the raw values of a slice of a mask, which must have the geometry of its image."""
+def mask_slice(path: Path, number: int, image: Callable[[], Geometry], name: str) -> UInt8[np.ndarray, "h w"]:
+    """Return the raw values of a slice of a mask, which must have the geometry of its image `name`."""
 
-    def load(path: Path) -> Bytes:
-        mine, other = read_geometry(path), read_geometry(image)
-        if mine.shape != other.shape or not np.allclose(mine.affine, other.affine, atol=1e-2):
+    def load() -> UInt8[np.ndarray, "d h w"]:
+        mine, other = read_geometry(path), image()
+        if mine.shape != other.shape or not np.allclose(axial_affine(mine), axial_affine(other), atol=1e-2):
             raise UserError(
-                f"{path} has another shape or affine than its image {image.name}; draw the mask on this image, or "
+                f"{path} has another shape or affine than its image {name}; draw the mask on this image, or "
                 "resample one of them"
             )
         values = read_volume(path)
@@ -103,27 +86,61 @@ def mask_slice(path: Path, number: int, image: Path) -> UInt8[np.ndarray, "h w"]
             raise UserError(f"{path} is a mask with values other than 0…255; save labels as small integers")
         return values.astype(np.uint8)
 
-    return _slices("mask", path, load)[number]
+    return kept_volume("mask", file_key(path), load)[number]
 
 
-def _slices(kind: str, path: Path, load: Callable[[Path], Bytes]) -> Bytes:
-    """Return a decoded volume, kept from an earlier call if its file did not change. One thread decodes at a time."""
-    try:
-        stat = path.stat()
-    except OSError as error:
-        raise UserError(
-            f"cannot open {path} ({error.strerror}); check its name and your permissions"
-        ) from None
-    key = path, stat.st_mtime_ns, stat.st_size
-    with _lock:
-        kept = _kept.setdefault(kind, {})
-        if key in kept:
-            kept[key] = kept.pop(key)  # now the most recently used
+def write_mask(path: Path, like: Path, labels: UInt8[np.ndarray, "d h w"]) -> None:
+    """Write the axial slices of a mask as a volume with the shape, the affine and the units of `like`.
+
+    Nothing else of its header is copied, because free text in it may name a patient.
+    """
+    import gzip
+
+    import nibabel
+    from nibabel import orientations
+
+    file = _open(like)
+    back = orientations.ornt_transform(
+        orientations.axcodes2ornt(tuple(AXES)), orientations.io_orientation(file.affine)
+    )
+    values = orientations.apply_orientation(labels.transpose(2, 1, 0), back)
+    mask = nibabel.Nifti1Image(np.ascontiguousarray(values).reshape(file.shape[:3]), file.affine)
+    for form in ("sform", "qform"):
+        code = int(file.header[f"{form}_code"]) if f"{form}_code" in file.header else 0
+        getattr(mask, f"set_{form}")(file.affine if code else None, code)
+    if hasattr(file.header, "get_xyzt_units"):
+        mask.header.set_xyzt_units(file.header.get_xyzt_units()[0])
+    with path.open("wb") as out:
+        if like.name.lower().endswith(".gz"):
+            with gzip.GzipFile("", "wb", fileobj=out, mtime=0) as packed:
+                mask.to_stream(packed)
         else:
-            if len(kept) == KEPT:
-                del kept[next(iter(kept))]
-            kept[key] = load(path)
-        return kept[key]
+            mask.to_stream(out)
+
+
+def to_axial(values: Num[np.ndarray, "x y z"], affine: Float[np.ndarray, "4 4"]) -> Num[np.ndarray, "d h w"]:
+    """Turn a volume so that its slices are axial."""
+    from nibabel import orientations
+
+    return np.ascontiguousarray(orientations.apply_orientation(values, _turn(affine)).transpose(2, 1, 0))
+
+
+def geometry_of(shape: tuple[int, int, int], affine: Float[np.ndarray, "4 4"]) -> Geometry:
+    """Return the geometry after turning of a volume with this shape (x, y, z) and affine."""
+    sides, spacing = np.empty(3, int), np.empty(3)
+    for axis, (place, _) in enumerate(_turn(affine).astype(int)):
+        sides[place], spacing[place] = shape[axis], np.linalg.norm(affine[:3, axis])
+    (x, y, z), (width, height, depth) = spacing.tolist(), sides.tolist()
+    return Geometry((depth, height, width), (z, y, x), affine)
+
+
+def axial_affine(geometry: Geometry) -> Float[np.ndarray, "4 4"]:
+    """Return the affine of the turned volume, whatever the order of the stored voxels."""
+    from nibabel import orientations
+
+    turn = _turn(geometry.affine)
+    shape = [geometry.shape[2 - int(place)] for place, _ in turn]
+    return geometry.affine @ orientations.inv_ornt_aff(turn, shape)
 
 
 def _turn(affine: Float[np.ndarray, "4 4"]) -> Float[np.ndarray, "3 2"]:
@@ -138,14 +155,19 @@ def _open(path: Path) -> Any:
     """Open a file without reading its voxels."""
     import nibabel
     from nibabel.filebasedimages import ImageFileError
+    from nibabel.spatialimages import HeaderDataError
 
+    logging.getLogger("nibabel.global").setLevel(logging.CRITICAL)  # it repeats what is said below
     try:
         file: Any = nibabel.load(path)
         affine = file.affine
-    except (ImageFileError, *DAMAGE) as error:
+    except (ImageFileError, HeaderDataError, *DAMAGE) as error:
         raise UserError(f"{path} cannot be read as NIfTI ({error}); copy or export it again") from None
     if len(file.shape) < 3 or any(side != 1 for side in file.shape[3:]):
         raise UserError(f"{path} has the shape {file.shape} instead of three axes; save one volume in a file")
+    if min(file.shape[:3]) < 1:
+        raise UserError(f"{path} claims to hold no voxels; copy or export it again")
+    check_voxels(math.prod(file.shape[:3]), path)
     if not np.isfinite(affine).all() or np.linalg.matrix_rank(affine[:3, :3]) < 3:
         raise UserError(f"{path} has an affine without volume; export it again with its geometry")
     return file
