@@ -19,7 +19,7 @@ from ttdg.newsite.names import output_names
 from ttdg.newsite.rounds import sort_into_rounds
 from ttdg.newsite.run import default_method, describe_masks, describe_run
 from ttdg.newsite.run_state import RunState
-from ttdg.newsite.session import Session
+from ttdg.newsite.session import Answered, Session
 
 PIXELS = 89_000_000  # largest image that is read by default
 
@@ -57,6 +57,7 @@ def predict(
     most_pixels: int = PIXELS,
     progress: Progress = lambda done, total: None,
     learning: Progress = lambda done, total: None,
+    answered: Answered = lambda batch, logits: None,
 ) -> FolderResult:
     """Segment every image of a folder, at any depth, with a model that adapts to the images.
 
@@ -90,6 +91,7 @@ def predict(
         most_pixels: Images with more pixels are set aside.
         progress: Called with the number of processed files and the number of all image files.
         learning: Called, in the stream `folder`, with the number of finished steps and the number of all steps.
+        answered: Called with each batch and its logits, before the masks of the batch are written.
     """
     options, journal = options or {}, Journal(out, again)
     found = find_files([images] if isinstance(images, Path) else images, out)
@@ -110,6 +112,7 @@ def predict(
     session = Session(
         model, adapter, journal, asdict(run), output_names(files, journal.names()), rounds.final(),
         dict(found.set_aside) | {refused.file: refused.reason for refused in rounds.refused}, len(files), progress,
+        answered,
     )  # fmt: skip
     device = next(model.network.parameters()).device
     session.answer(

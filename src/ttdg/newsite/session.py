@@ -25,6 +25,7 @@ from ttdg.newsite.learning import learn_folder
 from ttdg.newsite.run_state import RunState
 
 Read = Callable[..., Iterator[NewBatch]]  # `read_new_images` without `pictures` and `on_error`
+Answered = Callable[[NewBatch, Logits], None]  # receives a batch and its logits before its masks are written
 
 
 @dataclass
@@ -40,6 +41,7 @@ class Session:
     set_aside: dict[str, str]  # file → reason
     total: int  # number of image files
     progress: Progress
+    answered: Answered = lambda batch, logits: None
     done: int = 0
     kept: int = field(init=False)
     refused: int = 0
@@ -130,6 +132,7 @@ class Session:
         self, loaded: NewBatch, logits: Logits, assessment: Assessment | None, key: str, remark: str
     ) -> None:
         """Write the answers to a batch and enter them into the journal. Masks that were changed by hand stay."""
+        self.answered(loaded, logits)
         fixed, labels = self.final | self.journal.edited, self.model.card.benchmark.labels
         common: dict[str, Any] = {
             "key": key, "remark": remark, "round": self.journal.finished + 1, "version": ttdg.__version__,

@@ -1,0 +1,5 @@
+"""Addresses of this view."""
+
+from fastapi import APIRouter
+
+router = APIRouter()
