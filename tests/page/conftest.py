@@ -1,6 +1,7 @@
 """A page over a small model, and helpers that act as a browser without one."""
 
 import re
+import shutil
 import time
 
 import pytest
@@ -20,16 +21,40 @@ def model_folder(tmp_path_factory, disc_model):
     return folder
 
 
-@pytest.fixture
-def images(tmp_path, discs):
-    """Five images of a site, one with a name that is HTML, and a file that is no image."""
-    folder = tmp_path / "allowed" / "west"
+def write_images(folder, discs):
+    """Write five images, one with a name that is HTML, and a file that is no image."""
     folder.mkdir(parents=True)
     for path in sorted((discs / "west" / "images").iterdir())[:4]:
         Image.open(path).save(folder / path.name)
     Image.open(path).save(folder / "<img src=x onerror=alert(1)>.png")
     (folder / "notes.png").write_text("no image")
     return folder
+
+
+@pytest.fixture
+def images(tmp_path, discs):
+    """The images of a site, in a folder that the page may read."""
+    return write_images(tmp_path / "allowed" / "west", discs)
+
+
+@pytest.fixture(scope="session")
+def learned(tmp_path_factory, model_folder, discs):
+    """The folder of a site that was learned once. Not to be changed."""
+    root = tmp_path_factory.mktemp("learned")
+    settings = PageSettings(root / "work", (str(model_folder),), (root,), device="cpu")
+    with Browser(create_app(settings)) as browser:
+        identifier = browser.new_site(
+            settings, write_images(root / "west", discs), "<script>alert(1)</script>"
+        )
+        assert browser.wait(identifier) == "done"
+    return root / "work" / "sites" / identifier
+
+
+@pytest.fixture
+def site(learned, settings, browser):
+    """The identifier of a copy of the learned site in the page of the test."""
+    shutil.copytree(learned, settings.work / "sites" / learned.name)
+    return learned.name
 
 
 @pytest.fixture

@@ -45,13 +45,19 @@ def test_a_cell_leads_to_its_images_the_worst_first(reader, finished):
     assert {case for case, _ in rows} == set(means["case"].cast(pl.String))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sites", "differences"])
 def test_plots_are_drawn(reader, kind):
     answer = reader.get(f"/runs/0/plots/0/{kind}.png")
     assert answer.content.startswith(b"\x89PNG")
-    assert reader.get(f"/runs/0/plots/9/{kind}.png").status_code == 404
 
 
+def test_a_plot_of_a_table_that_does_not_exist_is_not_found(reader):
+    assert reader.get("/runs/0/plots/9/sites.png").status_code == 404
+    assert reader.get("/runs/0/plots/0/others.png").status_code == 404
+
+
+@pytest.mark.slow
 def test_the_worst_images_are_drawn_with_every_contour(reader):
     query = {"group": 0, "method": "norm", "column": "west"}
     assert reader.get("/runs/0/worst.png", params=query).content.startswith(b"\x89PNG")

@@ -13,13 +13,6 @@ from ttdg.page import jobs
 from ttdg.page.contours import image_key, outline
 
 
-@pytest.fixture
-def site(browser, settings, images):
-    identifier = browser.new_site(settings, images)
-    assert browser.wait(identifier) == "done"
-    return identifier
-
-
 def files(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
@@ -46,15 +39,13 @@ def test_every_answer_has_a_preview_without_metadata_and_both_contours(browser, 
     assert len(list(shown.glob("*.small.jpg"))) == 5
 
 
-def test_names_with_html_are_escaped_everywhere(browser, settings, images):
-    identifier = browser.new_site(settings, images, title="<script>alert(1)</script>")
-    browser.wait(identifier)
+def test_names_with_html_are_escaped_everywhere(browser, site):
     key = image_key("<img src=x onerror=alert(1)>.png")
     for address in (
         "/",
-        f"/sites/{identifier}",
-        f"/sites/{identifier}/rows",
-        f"/sites/{identifier}/images/{key}",
+        f"/sites/{site}",
+        f"/sites/{site}/rows",
+        f"/sites/{site}/images/{key}",
     ):
         text = browser.get(address).text
         assert "<script>alert" not in text
@@ -152,8 +143,9 @@ def test_the_export_holds_masks_manifest_and_decisions(browser, site):
     assert rows["notes.png"]["verdict"] == "set aside"
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_killed_server_continues_and_a_reload_shows_the_same(settings, images, browse, monkeypatch):
-    """The first server dies after two batches; the state of the files is all that the second one has."""
+    """The first server dies within the first batch; the state of the files is all that the second one has."""
     real, calls = jobs.show_batch, []
 
     def dies(*arguments):
@@ -173,6 +165,7 @@ def test_a_killed_server_continues_and_a_reload_shows_the_same(settings, images,
         assert len(again.keys(identifier)) == 6
 
 
+@pytest.mark.slow
 def test_two_users_are_served_one_after_the_other(settings, images, browse):
     with browse(settings) as first:
         sites = [first.new_site(settings, images, title) for title in ("One", "Two")]

@@ -49,7 +49,7 @@ class PageSettings:
             folder = waiting.popleft()
             with suppress(OSError), os.scandir(folder) as entries:
                 inside = sorted(entries, key=lambda entry: entry.name)
-                if any(entry.name.lower().endswith(SUFFIXES) for entry in inside):
+                if folder.name != "masks" and any(entry.name.lower().endswith(SUFFIXES) for entry in inside):
                     found.append(str(folder))
                 waiting += [
                     Path(e.path)

@@ -20,7 +20,7 @@ document.getElementById("draw")?.addEventListener("click", event => {
   button.disabled = true;
   say("The picture is being drawn.");
   picture.alt = "The worst images: image, truth, and the contour of each method";
-  picture.onload = () => say("");
+  picture.onload = () => { picture.className = "complete"; say(""); };
   picture.onerror = () => { say("The picture could not be drawn."); button.disabled = false; };
   picture.src = button.dataset.src;
   document.getElementById("drawn").replaceChildren(picture);

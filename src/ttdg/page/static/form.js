@@ -5,7 +5,7 @@ const form = document.getElementById("new-site"), files = document.getElementByI
 const drop = document.getElementById("drop"), chosen = document.getElementById("chosen");
 const trouble = document.getElementById("trouble"), sent = document.getElementById("sent");
 const about = Object.fromEntries([...document.querySelectorAll("#summaries option")].map(o => [o.value, o.label]));
-const limits = chosen.textContent;
+const limits = chosen.textContent, most = Number(form.dataset.megabytes);
 let waiting = [];
 
 function explain() { document.getElementById("method-help").textContent = about[form.method_.value] ?? ""; }
@@ -37,6 +37,7 @@ async function upload(id) {
   const worker = async () => {
     for (let file = queue.shift(); file; file = queue.shift()) {
       try {
+        if (file.size > most * 1e6) throw new Error(`the file has more than ${most} MB; name a folder instead`);
         await send("PUT", `/sites/${id}/images?name=${encodeURIComponent(file.name)}`, file);
       } catch (error) { refused.push(`${file.name}: ${error.message}`); }
       sent.value = ++done / waiting.length;
