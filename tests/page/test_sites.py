@@ -2,6 +2,7 @@ import csv
 import dataclasses
 import io
 import json
+import time
 import zipfile
 
 import numpy as np
@@ -157,7 +158,7 @@ def test_a_killed_server_continues_and_a_reload_shows_the_same(settings, images,
     with browse(settings) as browser:
         identifier = browser.new_site(settings, images)
         while not calls:
-            pass
+            time.sleep(0.01)
         assert browser.wait(identifier, "running") == "running"
     monkeypatch.setattr(jobs, "show_batch", real)
     with browse(settings) as again:

@@ -165,7 +165,8 @@ def site_state(workspace: Workspace, site: SiteRequest) -> dict[str, Any]:
     """Return what changes while a site is learned."""
     rows = queue_rows(workspace.store.folder(site.id))
     counts, verdicts = workspace.worker.progress(site.id), {row.key: row.verdict for row in rows}
-    ahead = [other for other in workspace.store.all() if other.state in OPEN and other.created < site.created]
+    others = workspace.store.all() if site.state == "waiting" else []
+    ahead = [other for other in others if other.state in OPEN and other.created < site.created]
     return {
         **asdict(counts),
         "state": site.state,
