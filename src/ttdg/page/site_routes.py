@@ -19,7 +19,7 @@ from ttdg.page.uploads import receive_upload
 from ttdg.page.workspace import Workspace
 
 router = APIRouter()
-PAUSE = 0.1  # seconds between two looks at a run
+PAUSE = 0.05  # seconds between two looks at a run
 
 
 class NewSite(BaseModel):
