@@ -4,16 +4,24 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-slow test-ray smoke docs lint types clean
+.PHONY: demo test test-slow test-ray page-test page-shots smoke docs lint types clean
 
 demo: $(STAMP)
 	$(BIN)/ttdg demo --out demo-out
 
 test: $(STAMP)
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 -m "not slow and not browser"
 
 test-slow: $(STAMP)
 	$(BIN)/pytest -n 2 -m slow
+
+# The page in headless Chromium; skipped, with the reason, where Chromium is not installed. Shapes are not checked here.
+page-test: $(STAMP)
+	$(BIN)/pytest -o addopts="-ra --import-mode=importlib" -m browser tests/page/browser
+
+# The same, and the screenshots of the documentation are taken again.
+page-shots: $(STAMP)
+	TTDG_SCREENSHOTS=docs/figures $(BIN)/pytest -o addopts="-ra --import-mode=importlib" -m browser tests/page/browser
 
 # Ray is 80 MB of wheel, so only its own test installs it.
 test-ray: $(STAMP)

@@ -15,6 +15,7 @@ LAYERS = (
     {"evaluation"},
     {"bench"},
     {"newsite", "report"},
+    {"page"},
     {"cli"},
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

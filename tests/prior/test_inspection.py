@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import pairwise
 
 import pytest
 import torch
@@ -82,6 +83,12 @@ def test_common_points_are_those_used_in_many_images():
     inside[:, 0] = 0
     assert atlas.common_points(points, inside, 6) == [1]
     assert atlas.common_points(torch.full((2, 2), -1), inside[:2, :2], 6) == []
+
+
+def test_no_two_marked_points_have_the_same_colour_and_shape():
+    marks = [atlas.point_mark(number) for number in range(atlas.MARKED)]
+    assert len(set(marks)) == atlas.MARKED
+    assert all(a[0] != b[0] and a[1] != b[1] for a, b in pairwise(marks))
 
 
 def test_the_picture_has_a_row_for_every_site(prior, tmp_path):

@@ -39,6 +39,14 @@ def test_the_universe_learns_the_new_hospital_and_leaves_the_others_alone(demo):
     assert dice(demo, "universe", home=True) > dice(demo, "source", home=True) - 0.3
 
 
+def test_its_conclusion_is_the_gain_at_the_new_hospital_and_the_cost_at_home_of_one_method(demo):
+    found = demo.conclusion
+    assert found.method == "universe"
+    assert found.adapted == pytest.approx(dice(demo, "universe", home=False))
+    assert found.home_adapted == pytest.approx(dice(demo, "universe", home=True))
+    assert f"from {dice(demo, 'source', home=False):.1f} to {found.adapted:.1f}" in demo.page.read_text()
+
+
 def test_it_leaves_a_picture_and_one_self_contained_page(demo):
     assert Image.open(demo.picture).width > 500
     page = demo.page.read_text()

@@ -22,6 +22,7 @@ from ttdg.cli import (
     predict,
     prior,
     report,
+    serve,
     train,
     tune,
     verify,
@@ -72,6 +73,7 @@ app.command("report")(report.report_command)
 app.command("verify")(verify.verify_command)
 app.command("leaderboard")(leaderboard.leaderboard_command)
 app.command("predict")(predict.predict_command)
+app.command("serve")(serve.serve_command)
 app.command("info")(info.info_command)
 
 

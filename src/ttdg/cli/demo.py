@@ -1,5 +1,8 @@
 """The command `ttdg demo`."""
 
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -33,4 +36,14 @@ def demo_command(
         f"the model was not trained on {result.target}"
     )
     Console().print(scores_table(summarise(result.evaluations), title))
+    typer.echo(f"{result.conclusion.sentence}")
     typer.echo(f"picture: {result.picture}\npage:    {result.page}")
+    typer.echo(
+        f"\nsee {result.target} learned, image by image, in a browser:\n    {_this_command()} serve --images "
+        f"{result.data}\nand choose the folder {result.data / result.target / 'images'}"
+    )
+
+
+def _this_command() -> str:
+    """Return how the user can call `ttdg` again."""
+    return "ttdg" if shutil.which("ttdg") else os.path.relpath(sys.argv[0])

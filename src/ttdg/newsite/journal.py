@@ -5,9 +5,9 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,38 @@ class JournalEntry:
     stack: str = ""  # the file or series whose mask holds the frame, for DICOM and NIfTI
 
 
+@dataclass
+class WrittenJournal:
+    """The content of a journal file."""
+
+    run: dict[str, Any] = field(default_factory=dict)  # the description of the run
+    entries: dict[str, JournalEntry] = field(default_factory=dict)  # the latest entry of every file
+    finished: int = 0  # the number of finished rounds
+
+
+def read_journal(path: Path) -> WrittenJournal:
+    """Read a journal; an absent file is empty, and lines that are no entry are skipped."""
+    written = WrittenJournal()
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    for line in text.splitlines():
+        with suppress(ValueError, RecursionError):
+            if isinstance(value := json.loads(line), dict):
+                _take(written, value)
+    return written
+
+
+def _take(written: WrittenJournal, line: Mapping[str, Any]) -> None:
+    if isinstance(line.get("run"), dict):
+        written.run = line["run"]
+    elif isinstance(line.get("finished"), int):
+        written.finished = line["finished"]
+    else:
+        with suppress(TypeError):
+            entry = JournalEntry(**line)
+            if _inside(entry.mask) and _inside(entry.overlay):
+                written.entries[entry.file] = entry
+
+
 class Journal:
     """The file `journal.jsonl`, to which entries are appended during a run.
 
@@ -62,13 +94,11 @@ class Journal:
 
     def __init__(self, folder: Path, again: bool = False) -> None:
         self.folder, self.path = folder, folder / "journal.jsonl"
-        self.entries: dict[str, JournalEntry] = {}
-        self.finished, self.run = 0, dict[str, Any]()
         existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
             raise UserError(f"cannot write to the folder {folder}; choose another output folder")
-        for line in () if again else self._lines():
-            self._take(line)
+        written = WrittenJournal() if again else read_journal(self.path)
+        self.run, self.entries, self.finished = written.run, written.entries, written.finished
         if self.entries and not self.run:
             raise UserError(
                 "the output folder holds answers of an earlier version of ttdg; choose another output folder, or ask "
@@ -83,25 +113,6 @@ class Journal:
             for entry in done
             if masks[entry.file] and (not entry.overlay or (folder / entry.overlay).is_file())
         }
-
-    def _lines(self) -> Iterator[dict[str, Any]]:
-        """Yield the objects of the file in their order; lines that are no object are skipped."""
-        text = self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
-        for line in text.splitlines():
-            with suppress(ValueError, RecursionError):
-                if isinstance(value := json.loads(line), dict):
-                    yield value
-
-    def _take(self, line: Mapping[str, Any]) -> None:
-        if isinstance(line.get("run"), dict):
-            self.run = line["run"]
-        elif isinstance(line.get("finished"), int):
-            self.finished = line["finished"]
-        else:
-            with suppress(TypeError):
-                entry = JournalEntry(**line)
-                if _inside(entry.mask) and _inside(entry.overlay):
-                    self.entries[entry.file] = entry
 
     def begin(self, run: Mapping[str, Any]) -> None:
         """Remove what a killed call left half-written, and write the journal without its damaged lines."""

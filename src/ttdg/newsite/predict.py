@@ -21,7 +21,7 @@ from ttdg.newsite.rounds import sort_into_rounds
 from ttdg.newsite.run import default_method, describe_masks, describe_run
 from ttdg.newsite.run_state import RunState
 from ttdg.newsite.segmentation_object import Maker
-from ttdg.newsite.session import Session
+from ttdg.newsite.session import Answered, Session
 from ttdg.newsite.stack_masks import StackMasks
 
 PIXELS = 89_000_000  # largest image that is read by default
@@ -62,6 +62,7 @@ def predict(
     keep_identity: bool = False,
     progress: Progress = lambda done, total: None,
     learning: Progress = lambda done, total: None,
+    answered: Answered = lambda batch, logits: None,
 ) -> FolderResult:
     """Segment every image of a folder, at any depth, with a model that adapts to the images.
 
@@ -102,6 +103,7 @@ def predict(
             from DICOM images into their segmentations. By default these tags are empty.
         progress: Called with the number of processed images and the number of all images; a frame is an image.
         learning: Called, in the stream `folder`, with the number of finished steps and the number of all steps.
+        answered: Called with each batch and its logits, before the masks of the batch are written.
     """
     options, journal = options or {}, Journal(out, again)
     found = find_files([images] if isinstance(images, Path) else images, out)
@@ -125,7 +127,8 @@ def predict(
     session = Session(
         model, adapter, journal, asdict(run), {image.file: image for image in found.images},
         output_names(units, journal.names()), StackMasks(out, benchmark, maker), rounds.final(),
-        dict(found.set_aside) | {refused.file: refused.reason for refused in rounds.refused}, progress, probabilities,
+        dict(found.set_aside) | {refused.file: refused.reason for refused in rounds.refused}, progress, answered,
+        probabilities,
     )  # fmt: skip
     device = next(model.network.parameters()).device
     session.answer(

@@ -26,6 +26,7 @@ from ttdg.newsite.run_state import RunState
 from ttdg.newsite.stack_masks import StackMasks
 
 Read = Callable[..., Iterator[NewBatch]]  # `read_new_images` without `pictures` and `on_error`
+Answered = Callable[[NewBatch, Logits], None]  # receives a batch and its logits before its masks are written
 
 
 @dataclass
@@ -42,6 +43,7 @@ class Session:
     final: frozenset[str]  # files whose answers are not changed
     set_aside: dict[str, str]  # file → reason
     progress: Progress
+    answered: Answered = lambda batch, logits: None
     probabilities: bool = False  # also write the probability of each label
     done: set[str] = field(default_factory=set)  # images that were answered
     kept: set[str] = field(init=False)
@@ -150,6 +152,7 @@ class Session:
         self, loaded: NewBatch, logits: Logits, assessment: Assessment | None, key: str, remark: str
     ) -> None:
         """Write the answers to a batch and enter them into the journal. Masks that were changed by hand stay."""
+        self.answered(loaded, logits)
         fixed, labels = self.final | self.journal.edited, self.model.card.benchmark.labels
         common: dict[str, Any] = {
             "key": key, "remark": remark, "round": self.journal.finished + 1, "version": ttdg.__version__,

@@ -15,10 +15,11 @@ from ttdg.evaluation.evaluate import Evaluation
 from ttdg.evaluation.records import write_wide
 from ttdg.evaluation.site import Setting, benchmark_for_model, evaluate_site
 from ttdg.report.figures.panels import Panel, draw_panels, write_demo_page
-from ttdg.report.terminal import summarise
+from ttdg.report.terminal import Conclusion, conclude, summarise
 
 BATCH = 8
 SHOWN = ("source", "norm", "tent", "judge", "universe")
+RECOMMENDED = "universe"  # the method of the conclusion, chosen before the scores: a whole site is at hand
 FOLDER = ("universe",)  # methods that learn the whole site before they answer; the others adapt online
 UNSEEN = 7  # seed of the demo's images; the embedded model was trained on images of seed 0
 
@@ -29,6 +30,8 @@ class Demo:
 
     evaluations: Sequence[Evaluation]
     target: str
+    conclusion: Conclusion
+    data: Path  # the drawn hospitals
     page: Path
     picture: Path
 
@@ -64,8 +67,10 @@ def run_demo(
     at_target = {e.about["method"]: e for e in evaluations if e.about["site"] == target}
     panels = show(model, sites[target], benchmark, at_target, answers)
     image = draw_panels(out / "demo.png", panels, benchmark.labels)
-    page = write_demo_page(out / "demo.html", summarise(evaluations), target, image, dict(model.card.sources))
-    return Demo(evaluations, target, page, image)
+    rows = summarise(evaluations)
+    found = conclude(rows, target, RECOMMENDED if RECOMMENDED in methods else methods[-1])
+    page = write_demo_page(out / "demo.html", rows, found, image, dict(model.card.sources))
+    return Demo(evaluations, target, found, data, page, image)
 
 
 def _target_last(sites: Mapping[str, Site], target: str) -> list[Site]:

@@ -1,9 +1,16 @@
-"""HTML pages from the templates of this package."""
+"""HTML pages from templates."""
+
+from functools import cache
+from typing import Any
 
 
-def render_html(template: str, **values: object) -> str:
-    """Render a file of `templates/`; values are escaped, and an undefined name raises an error."""
+def render_html(template: str, *, package: str = "ttdg.report", **values: object) -> str:
+    """Render a file of a package's `templates/`; values are escaped, and an undefined name raises an error."""
+    return str(_environment(package).get_template(template).render(**values))
+
+
+@cache
+def _environment(package: str) -> Any:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(loader=PackageLoader("ttdg.report"), autoescape=True, undefined=StrictUndefined)
-    return environment.get_template(template).render(**values)
+    return Environment(loader=PackageLoader(package), autoescape=True, undefined=StrictUndefined)

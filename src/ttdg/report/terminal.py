@@ -30,6 +30,37 @@ class SiteRow:
     statistics: str = "own"  # of BatchNorm, under the method
 
 
+@dataclass(frozen=True)
+class Conclusion:
+    """What one method changes at a new site and at the sites that the model knows: mean Dice in percent."""
+
+    method: str
+    target: str
+    unadapted: float
+    adapted: float
+    home: float  # mean over the source sites, unadapted
+    home_adapted: float
+
+    @property
+    def sentence(self) -> str:
+        """The conclusion in words."""
+        return (
+            f"{self.method} raises the Dice at {self.target} from {self.unadapted:.1f} to {self.adapted:.1f}, without "
+            f"labels; at the hospitals that the model knows, it changes {self.home:.1f} to {self.home_adapted:.1f}"
+        )
+
+
+def conclude(rows: "Sequence[SiteRow]", target: str, method: str) -> Conclusion:
+    """Return what a method, chosen before its scores were seen, gains at the target and costs elsewhere."""
+
+    def mean(name: str, away: bool) -> float:
+        values = [row.dice for row in rows if row.method == name and (row.site == target) is away]
+        return float(np.mean(values)) if values else float("nan")
+
+    values = (mean(name, away) for away in (True, False) for name in ("source", method))
+    return Conclusion(method, target, *values)
+
+
 def summarise(evaluations: Sequence[Evaluation]) -> list[SiteRow]:
     """Return one row per evaluation, grouped by site."""
     rows = [_summary(evaluation) for evaluation in evaluations]

@@ -1,4 +1,4 @@
-"""Figure of a universe: nodes matched to the same universe point have the same colour in images of all sites."""
+"""Figure of a universe: nodes matched to the same universe point have the same mark in images of all sites."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,15 @@ from ttdg.files import atomic_file
 from ttdg.prior.correspondence import UNMATCHED
 from ttdg.prior.inspection import ImageNodes
 
-COLOURED = 20  # number of points in colour: more colours are hard to distinguish
+# Colours of Okabe and Ito, which colour-blind eyes can tell apart, without black and grey; each with several shapes.
+COLOURS = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#ffffff")
+SHAPES = ("o", "s", "^", "D", "P", "v")
+MARKED = 20  # number of points with a mark of their own: more are hard to distinguish
+
+
+def point_mark(number: int) -> tuple[str, str]:
+    """Return the colour and the shape of the marked point with this number; neighbours differ in both."""
+    return COLOURS[number % len(COLOURS)], SHAPES[(number + 2 * (number // len(COLOURS))) % len(SHAPES)]
 
 
 def first_images_by_site(sites: tuple[str, ...], each: int) -> list[list[int]]:
@@ -20,7 +28,7 @@ def first_images_by_site(sites: tuple[str, ...], each: int) -> list[list[int]]:
 
 
 def common_points(
-    points: Int[Tensor, "m n"], inside: Int[Tensor, "m n"], size: int, most: int = COLOURED
+    points: Int[Tensor, "m n"], inside: Int[Tensor, "m n"], size: int, most: int = MARKED
 ) -> list[int]:
     """Return up to `most` universe points that are matched in many images, at nodes where `inside` is positive.
 
@@ -42,13 +50,15 @@ def draw_atlas(
     size: int,
     each: int = 4,
 ) -> Path:
-    """Draw images of each site in a row, with the nodes of the structures; common universe points are in colour."""
-    from matplotlib import colormaps
+    """Draw images of each site in a row, with the nodes of the structures. Each common universe point has its own mark.
+
+    The images are grey, so that no mark has the colour of the tissue under it.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     rows = first_images_by_site(seen.sites, each)
-    common, tint = common_points(points, structures, size), colormaps["tab20"]
+    common = common_points(points, structures, size)
     figure = Figure(figsize=(2.1 * each, 2.2 * len(rows)), layout="constrained", dpi=130)
     axes = figure.subplots(len(rows), each, squeeze=False)
     for axis in axes.flat:
@@ -57,14 +67,18 @@ def draw_atlas(
         line[0].set_title(seen.sites[row[0]], fontsize=9, loc="left")
         for axis, i in zip(line, row, strict=False):
             side = seen.images.shape[-1]
-            axis.imshow(seen.images[i].movedim(0, -1).numpy())
+            axis.imshow(seen.images[i].float().mean(0).numpy(), cmap="gray", vmin=-60, vmax=315)
             drawn = (structures[i] > 0) & (points[i] != UNMATCHED)
             y, x = (side * seen.nodes.coordinates[i, drawn] - 0.5).T.tolist()
-            named = [int(point) for point in points[i, drawn]]
-            colours = [tint(common.index(p)) if p in common else (1.0, 1.0, 1.0, 0.25) for p in named]
-            axis.scatter(x, y, s=22, c=colours, linewidths=0.3, edgecolors="black")
+            axis.scatter(x, y, s=3, c="white", linewidths=0, alpha=0.7)
+            for at, point in enumerate(points[i, drawn].tolist()):
+                if point in common:
+                    colour, shape = point_mark(common.index(point))
+                    axis.scatter(
+                        x[at], y[at], s=34, c=colour, marker=shape, linewidths=0.7, edgecolors="black"
+                    )
             _zoom(axis, x, y, side)
-    figure.suptitle("one colour, one universe point", fontsize=9)
+    figure.suptitle("one colour and shape, one universe point", fontsize=9)
     with atomic_file(path) as temporary:
         FigureCanvasAgg(figure).print_png(str(temporary))
     return path

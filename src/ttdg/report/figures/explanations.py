@@ -74,7 +74,7 @@ def matched_pairs(
         U = round_matching(prior.scores_of_all(nodes), nodes.mask)
         matched = U[0] @ U[1].mT
     else:
-        raw = _raw_features(maps, nodes.coordinates)
+        raw = features_at(maps, nodes.coordinates)
         alike = torch.where(nodes.mask[1], raw[0] @ raw[1].mT, -1e30)
         matched = round_matching(alike[None], nodes.mask[:1])[0]
     i, j = matched.nonzero().unbind(1)
@@ -83,8 +83,8 @@ def matched_pairs(
     return MatchedPairs(coordinates[0, i.cpu()], coordinates[1, j.cpu()], agree.cpu().numpy())
 
 
-def _raw_features(maps: dict[str, Tensor], coordinates: Float[Tensor, "b n 2"]) -> Float[Tensor, "b n h"]:
-    """Return the features of encoder levels 2 and 3 at the nodes, each normalised to unit length."""
+def features_at(maps: dict[str, Tensor], coordinates: Float[Tensor, "b n 2"]) -> Float[Tensor, "b n h"]:
+    """Return the network's features of encoder levels 2 and 3 at the nodes, each normalised to unit length."""
     grid = (2 * coordinates.flip(-1) - 1)[:, :, None]
     read = [F.grid_sample(maps[level], grid, align_corners=False)[..., 0].mT for level in ("e2", "e3")]
     return torch.cat([F.normalize(level, dim=-1) for level in read], -1)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ttdg.files import atomic_file, write_text
 from ttdg.report.rendering import render_html
-from ttdg.report.terminal import SiteRow
+from ttdg.report.terminal import Conclusion, SiteRow
 
 TINTS = ((0.25, 0.77, 1.0), (1.0, 0.77, 0.0), (1.0, 0.32, 0.5))  # outline colours of labels 1, 2, 3
 
@@ -67,19 +67,22 @@ def _contours(axis: Any, mask: np.ndarray, labels: int) -> None:
 
 
 def write_demo_page(
-    path: Path, rows: Sequence[SiteRow], target: str, image: Path, sources: Mapping[str, Mapping[str, Any]]
+    path: Path,
+    rows: Sequence[SiteRow],
+    found: Conclusion,
+    image: Path,
+    sources: Mapping[str, Mapping[str, Any]],
 ) -> Path:
     """Write the demo as one self-contained HTML file."""
-    at_home = [row.dice for row in rows if row.site != target and row.method == "source"]
-    away = {row.method: row for row in rows if row.site == target}
+    away = {row.method: row for row in rows if row.site == found.target}
     html = render_html(
         "demo.html",
         rows=rows,
-        target=target,
+        target=found.target,
         sources=list(sources),
-        home=sum(at_home) / len(at_home),
+        found=found,
+        home=found.home,
         away=away,
-        best=max(away.values(), key=lambda row: row.dice),
         image=base64.b64encode(image.read_bytes()).decode(),
     )
     write_text(path, html)

@@ -1,0 +1,123 @@
+"""The thread that segments sites: one after the other, by `ttdg.newsite.predict`."""
+
+import queue
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ttdg.adaptation import build_adapter
+from ttdg.adaptation.adapter import Logits
+from ttdg.checkpoints import Model
+from ttdg.data.unlabelled import NewBatch
+from ttdg.errors import UserError
+from ttdg.files import write_text
+from ttdg.newsite import predict
+from ttdg.page.contours import show_batch
+from ttdg.page.settings import PageSettings
+from ttdg.page.sites import OPEN, SiteRequest, SiteStore
+
+
+class Stopped(Exception):
+    """A user stopped the run."""
+
+
+@dataclass
+class SiteProgress:
+    """Counts of a run since the server started."""
+
+    done: int = 0
+    total: int = 0
+    learned: int = 0  # steps
+    steps: int = 0
+
+
+class SiteWorker:
+    """A queue of sites and the thread that processes them.
+
+    Args:
+        settings: Limits and the device.
+        store: The sites.
+        model: Returns a loaded model by its name.
+    """
+
+    def __init__(self, settings: PageSettings, store: SiteStore, model: Callable[[str], Model]) -> None:
+        self.settings, self.store, self.model = settings, store, model
+        self._queue: queue.Queue[str] = queue.Queue()
+        self._progress: dict[str, SiteProgress] = {}
+        self._stopping: set[str] = set()
+
+    def start(self) -> None:
+        """Start the thread. Sites that a killed server left unfinished come first."""
+        for site in reversed(self.store.all()):
+            if site.state in OPEN:
+                self.submit(site.id)
+        threading.Thread(target=self._work, name="sites", daemon=True).start()
+
+    def submit(self, identifier: str) -> None:
+        """Put a site into the queue."""
+        self._stopping.discard(identifier)
+        self.store.update(identifier, state="waiting", message="")
+        self._queue.put(identifier)
+
+    def stop(self, identifier: str) -> None:
+        """Stop a site after its present batch or step; finished answers stay."""
+        self._stopping.add(identifier)
+        if self.store.get(identifier).state == "waiting":
+            self.store.update(identifier, state="stopped")
+
+    def progress(self, identifier: str) -> SiteProgress:
+        """Return the counts of a site."""
+        return self._progress.get(identifier, SiteProgress())
+
+    def _work(self) -> None:
+        while True:
+            identifier = self._queue.get()
+            try:
+                if self.store.get(identifier).state == "waiting":
+                    self._segment(self.store.update(identifier, state="running"))
+            except UserError:
+                continue  # the site was deleted
+
+    def _segment(self, site: SiteRequest) -> None:
+        state, message = "done", ""
+        try:
+            message = self._predict(site)
+        except Stopped:
+            state = "stopped"
+        except (UserError, OSError) as error:
+            state, message = "failed", str(error)
+        except Exception:  # noqa: BLE001  # the thread must survive, and the user must learn of it
+            write_text(self.store.folder(site.id) / "error.txt", traceback.format_exc())
+            state, message = (
+                "failed",
+                "an error of the program; its details are in error.txt of the site's folder",
+            )
+        self.store.update(site.id, state=state, message=message)
+
+    def _predict(self, site: SiteRequest) -> str:
+        """Segment the images of a site and return the remarks of the method."""
+        model, folder = self.model(site.model), self.store.folder(site.id)
+        counts = self._progress[site.id] = SiteProgress()
+        source = build_adapter(model, "source", {})
+
+        def check() -> None:
+            if site.id in self._stopping:
+                raise Stopped
+
+        def progress(done: int, total: int) -> None:
+            counts.done, counts.total = done, total
+            check()
+
+        def learning(done: int, total: int) -> None:
+            counts.learned, counts.steps = done, total
+            check()
+
+        def answered(batch: NewBatch, logits: Logits) -> None:
+            show_batch(folder / "shown", batch, source(batch.images), logits, model.card.benchmark)
+
+        result = predict(
+            model, self.store.inputs(site), self.store.out(site), method=site.method,
+            most_pixels=self.settings.most_pixels, progress=progress, learning=learning, answered=answered,
+        )  # fmt: skip
+        return " ".join(result.remarks)

@@ -1,0 +1,82 @@
+"""The review queue of a site: its answers, read from the journal, with the decisions of users."""
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from ttdg.newsite.journal import JournalEntry, read_journal
+from ttdg.page.contours import image_key
+
+VERDICTS = ("accepted", "flagged", "corrected", "undecided")
+
+
+@dataclass(frozen=True)
+class QueueRow:
+    """One image of the queue."""
+
+    key: str  # identifier of the image
+    number: int  # position in the journal
+    risk: float  # between 0 and 1; the queue is sorted by it
+    verdict: str
+    entry: JournalEntry
+
+    @property
+    def done(self) -> bool:
+        """Whether the image has a mask."""
+        return self.entry.status == "done"
+
+
+def queue_rows(folder: Path) -> tuple[QueueRow, ...]:
+    """Return the answers of a site in the order of the journal; nothing is read again that did not change."""
+    return _rows(folder, _stamp(folder / "out" / "journal.jsonl"), _stamp(folder / "review.jsonl"))
+
+
+def by_risk(rows: tuple[QueueRow, ...]) -> list[QueueRow]:
+    """Return rows in the order in which a person should look at them."""
+    return sorted(rows, key=lambda row: (-row.risk, row.entry.file))
+
+
+def find_row(folder: Path, key: str) -> QueueRow | None:
+    """Return the row of an image, or None."""
+    return next((row for row in queue_rows(folder) if row.key == key), None)
+
+
+def risk_of(entry: JournalEntry) -> float:
+    """Return the risk of an answer: 1 − the lower limit of its expected Dice.
+
+    Files without a mask and unusual frames have risk 1. Without an expected Dice it is 1 − the mean probability.
+    """
+    if entry.status != "done" or entry.unusual:
+        return 1.0
+    return 1.0 - (entry.confidence if entry.expected_low is None else entry.expected_low)
+
+
+def read_verdicts(path: Path) -> dict[str, str]:
+    """Return the latest decision about each image."""
+    verdicts: dict[str, str] = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        with suppress(ValueError, TypeError, KeyError):
+            decision = json.loads(line)
+            verdicts[decision["file"]] = decision["verdict"]
+    return verdicts
+
+
+@lru_cache(maxsize=64)
+def _rows(folder: Path, journal: tuple[int, int, int], review: tuple[int, int, int]) -> tuple[QueueRow, ...]:
+    verdicts = read_verdicts(folder / "review.jsonl")
+    entries = read_journal(folder / "out" / "journal.jsonl").entries.values()
+    return tuple(
+        QueueRow(image_key(entry.file), number, risk_of(entry), verdicts.get(entry.file, "undecided"), entry)
+        for number, entry in enumerate(entries)
+    )
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    """Return values that change with a file; zeros if it does not exist."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0, 0
+    return status.st_ino, status.st_mtime_ns, status.st_size

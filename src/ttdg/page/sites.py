@@ -1,0 +1,91 @@
+"""The sites of a work folder: what was asked for, and how far it is. All state is in files."""
+
+import json
+import re
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ttdg.errors import UserError
+from ttdg.files import write_text
+
+IDENTIFIER = re.compile(r"[0-9a-f]{16}")
+OPEN = ("waiting", "running")  # states that a restarted server continues
+
+
+@dataclass(frozen=True)
+class SiteRequest:
+    """One site: the request of a user and its state."""
+
+    id: str
+    title: str
+    model: str  # as the command names it
+    method: str
+    images: str  # folder of the images; empty for uploads
+    state: str = "new"  # new, waiting, running, stopped, failed or done
+    message: str = ""  # what the user should read about the state
+    created: float = 0.0
+
+
+class SiteStore:
+    """The folder of all sites. Every change is written at once."""
+
+    def __init__(self, work: Path) -> None:
+        self.sites, self._lock = work / "sites", threading.RLock()
+
+    def create(self, title: str, model: str, method: str, images: str) -> SiteRequest:
+        """Add a site in the state `new`."""
+        title = " ".join(title.split())[:120] or "New site"
+        site = SiteRequest(secrets.token_hex(8), title, model, method, images, created=time.time())
+        self._write(site)
+        return site
+
+    def get(self, identifier: str) -> SiteRequest:
+        """Return a site; an unknown identifier raises a UserError."""
+        if IDENTIFIER.fullmatch(identifier):
+            with suppress(OSError, ValueError, TypeError):
+                fields = json.loads((self.folder(identifier) / "site.json").read_text(encoding="utf-8"))
+                return SiteRequest(**fields)
+        raise UserError("there is no such site; it may have been deleted")
+
+    def all(self) -> list[SiteRequest]:
+        """Return all sites, the latest first."""
+        return sorted(self._readable(), key=lambda site: (-site.created, site.id))
+
+    def _readable(self) -> Iterator[SiteRequest]:
+        for folder in self.sites.iterdir() if self.sites.is_dir() else ():
+            with suppress(UserError):
+                yield self.get(folder.name)
+
+    def update(self, identifier: str, **changes: Any) -> SiteRequest:
+        """Change fields of a site."""
+        with self._lock:
+            site = replace(self.get(identifier), **changes)
+            self._write(site)
+            return site
+
+    def delete(self, identifier: str) -> None:
+        """Delete a site with its uploads, masks and decisions. A named image folder is not touched."""
+        with self._lock:
+            shutil.rmtree(self.folder(self.get(identifier).id))
+
+    def folder(self, identifier: str) -> Path:
+        """Return the folder of a site."""
+        return self.sites / identifier
+
+    def inputs(self, site: SiteRequest) -> Path:
+        """Return the folder of a site's images."""
+        return Path(site.images) if site.images else self.folder(site.id) / "images"
+
+    def out(self, site: SiteRequest) -> Path:
+        """Return the folder that `predict` writes."""
+        return self.folder(site.id) / "out"
+
+    def _write(self, site: SiteRequest) -> None:
+        write_text(self.folder(site.id) / "site.json", json.dumps(asdict(site), indent=2) + "\n")

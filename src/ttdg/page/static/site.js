@@ -1,0 +1,170 @@
+// The page of a site: live progress, the review queue, decisions and keys.
+import { part, say, send } from "/static/common.js";
+import { brush } from "/static/brush.js";
+
+const site = document.getElementById("site"), id = site.dataset.id, address = `/sites/${id}`;
+const queue = document.getElementById("queue"), viewer = document.getElementById("viewer");
+const layers = { source: true, adapted: true };
+let known = Number(site.dataset.known), following = true, selected = null, fetching = false, painter = null;
+
+const rowOf = key => queue.querySelector(`li[data-key="${CSS.escape(key)}"]`);
+const visible = () => [...queue.children].filter(row => !row.hidden);
+const before = (a, b) => b.dataset.risk - a.dataset.risk || (a.dataset.file < b.dataset.file ? -1 : 1);
+
+function insert(row) {
+  rowOf(row.dataset.key)?.remove();
+  let low = 0, high = queue.children.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (before(queue.children[middle], row) < 0) low = middle + 1; else high = middle;
+  }
+  queue.insertBefore(row, queue.children[low] ?? null);
+}
+
+async function fetchRows(total) {
+  if (fetching || total === known) return;
+  fetching = true;
+  try {
+    const holder = document.createElement("ol");
+    holder.innerHTML = await part(`${address}/rows?since=${total < known ? 0 : known}`);
+    if (total < known) queue.replaceChildren();
+    const rows = [...holder.children];
+    known = (total < known ? 0 : known) + rows.length;
+    rows.forEach(insert);
+    const last = rows.at(-1);
+    if (following && last) show(last.dataset.key, false);
+    filter();
+  } finally { fetching = false; }
+}
+
+function bar(name, value, total) {
+  const box = document.getElementById(name);
+  box.querySelector("progress").value = total ? value / total : 0;
+  box.querySelector("output").textContent = total ? `${value} of ${total}` : `${value}`;
+}
+
+function update(state) {
+  const tag = document.querySelector("#state .tag"), running = ["waiting", "running"].includes(state.state);
+  tag.textContent = state.state;
+  tag.className = `tag ${state.state}`;
+  document.getElementById("state-text").textContent = state.message
+    || (state.state === "waiting" && state.ahead ? `${state.ahead} sites are before this one` : "");
+  document.getElementById("learning").hidden = !state.steps;
+  bar("learning", state.learned, state.steps);
+  bar("answering", Math.max(state.done, running ? 0 : state.answers), Math.max(state.total, running ? 0 : state.answers));
+  for (const [act, shown] of [["start", !running && state.state !== "done"], ["stop", running], ["delete", !running]])
+    site.querySelector(`[data-act=${act}]`).hidden = !shown;
+  for (const row of queue.children) mark(row, state.decided[row.dataset.key] ?? "undecided");
+  const count = Object.keys(state.decided).length;
+  document.getElementById("decided").textContent = count ? `${count} decided.` : "";
+  document.getElementById("count").textContent = state.answers;
+  fetchRows(state.answers).then(() => { if (known !== state.answers) fetchRows(state.answers); });
+}
+
+function mark(row, verdict) {
+  const text = row.querySelector(".verdict");
+  if (row.dataset.verdict === verdict || !row.querySelector("img")) return;
+  row.dataset.verdict = verdict;
+  text.textContent = verdict;
+}
+
+function filter() {
+  const wanted = document.getElementById("filter").value;
+  for (const row of queue.children) row.hidden = Boolean(wanted) && row.dataset.verdict !== wanted;
+}
+document.getElementById("filter").addEventListener("change", filter);
+
+async function show(key, chosen = true) {
+  if (chosen) following = false;
+  selected = key;
+  for (const link of queue.querySelectorAll("[aria-current]")) link.removeAttribute("aria-current");
+  const link = rowOf(key)?.querySelector("a");
+  link?.setAttribute("aria-current", "true");
+  if (chosen) { link?.scrollIntoView({ block: "nearest" }); history.replaceState(null, "", `#${key}`); }
+  const text = await part(`${address}/images/${key}`);
+  if (selected !== key) return;
+  viewer.innerHTML = text;
+  painter = null;
+  for (const [name, on] of Object.entries(layers)) layer(name, on);
+}
+
+function layer(name, on) {
+  layers[name] = on;
+  viewer.querySelector(`g.${name}`)?.toggleAttribute("hidden", !on);
+  const box = viewer.querySelector(`input[data-layer=${name}]`);
+  if (box) box.checked = on;
+}
+
+function move(step) {
+  const rows = visible(), at = rows.findIndex(row => row.dataset.key === selected);
+  const row = rows[Math.min(rows.length - 1, Math.max(0, at + step))];
+  if (row) { row.querySelector("a").focus({ preventScroll: true }); return show(row.dataset.key); }
+}
+
+async function decide(verdict) {
+  if (!selected || !viewer.querySelector(".decide")) return;
+  try {
+    await send("POST", `${address}/images/${selected}/verdict`, { verdict });
+    mark(rowOf(selected), verdict);
+    say(`${rowOf(selected).dataset.file}: ${verdict}`);
+    if (verdict === "undecided") await show(selected); else await move(1);
+  } catch (error) { say(error.message); }
+}
+
+function correct() {
+  const canvas = viewer.querySelector("canvas");
+  if (!canvas) return;
+  const on = canvas.hidden;
+  viewer.querySelector(".brush").hidden = canvas.hidden = !on;
+  viewer.querySelector("[data-correct]").setAttribute("aria-pressed", String(on));
+  if (on) { painter = brush(viewer, { save, leave: correct }); canvas.focus(); } else { painter = null; }
+}
+
+async function save(strokes) {
+  if (!strokes.length) return say("Nothing is painted yet.");
+  try {
+    const key = selected;
+    await send("POST", `${address}/images/${key}/strokes`, { strokes });
+    mark(rowOf(key), "corrected");
+    say(`${rowOf(key).dataset.file}: corrected`);
+    await show(key);
+  } catch (error) { say(error.message); }
+}
+
+queue.addEventListener("click", event => {
+  const row = event.target.closest("li");
+  if (row) { event.preventDefault(); show(row.dataset.key); }
+});
+viewer.addEventListener("click", event => {
+  const button = event.target.closest("button");
+  if (button?.dataset.verdict) decide(button.dataset.verdict);
+  else if (button && "correct" in button.dataset) correct();
+});
+viewer.addEventListener("change", event => {
+  if (event.target.dataset.layer) layer(event.target.dataset.layer, event.target.checked);
+});
+site.addEventListener("click", async event => {
+  const act = event.target.closest("[data-act]")?.dataset.act;
+  if (!act || (act === "delete" && !confirm("Delete the masks, uploads and decisions of this site?"))) return;
+  try {
+    if (act === "delete") { await send("DELETE", address); location.assign("/"); } else await send("POST", `${address}/${act}`);
+  } catch (error) { say(error.message); }
+});
+document.addEventListener("keydown", event => {
+  if (event.ctrlKey || event.metaKey || event.altKey || painter?.key(event)) return;
+  if (event.target.matches("input:not([type=checkbox]), select, textarea")) return;
+  const acts = {
+    j: () => move(1), ArrowDown: () => move(1), k: () => move(-1), ArrowUp: () => move(-1),
+    a: () => decide("accepted"), f: () => decide("flagged"), u: () => decide("undecided"), c: correct,
+    s: () => layer("source", !layers.source), d: () => layer("adapted", !layers.adapted),
+  };
+  if (acts[event.key]) { event.preventDefault(); acts[event.key](); }
+});
+
+const events = new EventSource(`${address}/events`);
+events.onmessage = event => update(JSON.parse(event.data));
+events.addEventListener("gone", () => { events.close(); say("This site was deleted."); });
+const first = location.hash.slice(1) || (site.dataset.state === "done" && queue.firstElementChild?.dataset.key);
+if (first) show(first, Boolean(location.hash.slice(1))).catch(() => {});
+const refused = sessionStorage.getItem(`refused-${id}`);
+if (refused) say(`Not uploaded: ${refused}`);
