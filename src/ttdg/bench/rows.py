@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ttdg.adaptation import METHODS, checked, defaults, effective_views, needs_tissues
+from ttdg.adaptation import METHODS, applies, check_applies, checked, defaults, effective_views, needs_tissues
 from ttdg.bench.config import MethodEntry
 from ttdg.bench.fitting import FITTERS, check_part_settings
 from ttdg.checkpoints import file_hash
@@ -52,10 +52,12 @@ def method_variants(
     tuned: bool = False,
     benchmark: str = "",
     views: Sequence[str] = ("plain",),
+    task: str = "segmentation",
 ) -> list[MethodVariant]:
     """Expand the `methods` of an experiment into table rows.
 
-    `all`, alone or in a list, stands for every method whose parts are trained with the model or can be fitted.
+    `all`, alone or in a list, stands for every method that applies to the task and whose parts are trained with the
+    model or can be fitted.
     With `tuned`, a row without options gets candidate configurations if its method has a grid to search. `benchmark`
     matters for methods that are published with other options there.
     """
@@ -63,7 +65,9 @@ def method_variants(
         check_part_settings(name, settings)
     rows = []
     for entry in [m for name in ([methods] if isinstance(methods, str) else methods)
-                  for m in _entries(name, recipe, tuned, benchmark)]:  # fmt: skip
+                  for m in _entries(name, recipe, tuned, benchmark, task)]:  # fmt: skip
+        if entry.method in METHODS:
+            check_applies(entry.method, task)
         for point in itertools.product(*([(k, v) for v in values] for k, values in entry.grid.items())):
             variant = _variant(entry, dict(point), parts, recipe, benchmark)
             if tuned and not entry.grid and (entry.tuned or not entry.options):
@@ -76,7 +80,7 @@ def method_variants(
 
 
 def _entries(
-    row: str | MethodEntry, recipe: Mapping[str, Any], tuned: bool, benchmark: str
+    row: str | MethodEntry, recipe: Mapping[str, Any], tuned: bool, benchmark: str, task: str
 ) -> list[MethodEntry]:
     """Return the entries of a name, of `all`, or of `all` as published.
 
@@ -84,10 +88,10 @@ def _entries(
     may differ from the tuned one.
     """
     if isinstance(row, str):
-        return [MethodEntry(method=name) for name in (_every_method(recipe) if row == "all" else [row])]
+        return [MethodEntry(method=name) for name in (_every_method(recipe, task) if row == "all" else [row])]
     if row.method != "all" or row.options != "published":
         return [row]
-    settings = {name: published_options(name, benchmark) for name in _every_method(recipe)}
+    settings = {name: published_options(name, benchmark) for name in _every_method(recipe, task)}
     return [
         row.model_copy(update={"method": name})
         for name, setting in settings.items()
@@ -95,14 +99,14 @@ def _entries(
     ]
 
 
-def _every_method(recipe: Mapping[str, Any]) -> list[str]:
-    """Return the methods whose parts are trained with the model or can be fitted, and that can use its universe."""
+def _every_method(recipe: Mapping[str, Any], task: str) -> list[str]:
+    """Return the methods that apply to the task, whose parts are made, and that can use the model's universe."""
     own = recipe_of_job(recipe)
     available, tissues = {*FITTERS, *parts_from_training(own)}, own.get("universe_loss") != "literal"
     return [
         name
         for name, method in METHODS.items()
-        if {*method.parts} <= available and (tissues or not needs_tissues(name))
+        if {*method.parts} <= available and (tissues or not needs_tissues(name)) and applies(name, task)
     ]
 
 

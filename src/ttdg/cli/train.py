@@ -91,6 +91,8 @@ def train_command(
 
     Example: [bold]ttdg train -d ~/data/polyp -b polyp --leave-out etis -o models/no-etis
     --encoder-weights resnet50.safetensors --strides v1[/bold]
+
+    A classifier: [bold]ttdg train -d ~/data/pacs -b pacs --leave-out sketch --loss ce -o models/no-sketch[/bold]
     """
     from ttdg.bench.folder import exclusive_lock
     from ttdg.training import make_fabric
@@ -141,7 +143,8 @@ def _train(
         )  # fmt: skip
     if fabric.is_global_zero:
         scores = ", ".join(f"{region} {100 * score:.1f}" for region, score in card.validation.items())
-        typer.echo(f"{out}: Dice on held-out source images: {scores}")
+        metric = "" if benchmark.task == "classification" else "Dice on "
+        typer.echo(f"{out}: {metric}held-out source images: {scores}")
         if useless := [region for region, score in card.validation.items() if not score > USELESS]:
             typer.echo(
                 f"warning: {', '.join(useless)}: the model finds nothing on held-out images of its own sites; "

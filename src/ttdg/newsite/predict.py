@@ -91,6 +91,11 @@ def predict(
         progress: Called with the number of processed files and the number of all image files.
         learning: Called, in the stream `folder`, with the number of finished steps and the number of all steps.
     """
+    if model.card.benchmark.task == "classification":
+        raise UserError(
+            "this model gives each image a class, and only masks can be written here; evaluate it on labelled sites, or "
+            "call its adapter from Python"
+        )
     options, journal = options or {}, Journal(out, again)
     found = find_files([images] if isinstance(images, Path) else images, out)
     method = method or default_method(model)

@@ -120,6 +120,20 @@ class Recipe:
                     "other universe loss"
                 )
 
+    def check_task(self, task: str) -> None:
+        """Raise if a field does not fit the task of the benchmark."""
+        if task != "classification":
+            return
+        if self.loss != "ce":
+            raise UserError(
+                f"the loss {self.loss!r} needs structures, which a classification does not have; choose the loss 'ce'"
+            )
+        if self.universe and self.universe_loss == "literal" and self.class_matrix != "none":
+            raise UserError(
+                f"class_matrix {self.class_matrix!r} compares the classes of the nodes of an image, of which a "
+                "classification has one; choose class_matrix 'none', as the paper does"
+            )
+
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any], encoder_weights: str | None = None) -> "Recipe":
         """Make a recipe from what `to_dict` returned.

@@ -124,7 +124,7 @@ METHOD = Method(
             "this project",
         ),
     },
-    needs=("BatchNorm", "encode/decode"),
+    needs=("BatchNorm", "encode/decode", "segmentation"),
     parts=("prior", "judge"),
     grid={"rate": (0.3, 1.0, 3.0), "steps": (2, 4)},
 )

@@ -1,4 +1,5 @@
-"""Synthetic images of five hospitals, drawn from a seed: `fundus`, `polyp`, and volumes of the `prostate`."""
+"""Synthetic images of five hospitals, drawn from a seed: `fundus`, `polyp`, volumes of the `prostate`, and
+images of single `shapes` for classification."""
 
 # The names of the hospitals, and the images of one as arrays.
 from ttdg.data.synthetic.cases import SITES, draw_site
