@@ -52,6 +52,6 @@ from ttdg.adaptation.registry import (
 __all__ = [
     "METHODS", "VIEW_SETS", "Adapter", "Assessment", "Counting", "Fixed", "FrozenPredictor", "GradientAdapter",
     "Method", "Option", "Range", "Remarking", "Resumable", "SelfAssessing", "SiteLearner", "Trained", "adapt",
-    "allowed", "applies", "build_adapter", "check_applies", "checked", "defaults", "effective_views", "needs_tissues", "reconstructions",
-    "required_parts", "seed_all",
+    "allowed", "applies", "build_adapter", "check_applies", "checked", "defaults", "effective_views", "needs_tissues",
+    "reconstructions", "required_parts", "seed_all",
 ]  # fmt: skip

@@ -93,8 +93,8 @@ def check_applies(method: str, task: str) -> None:
     if not applies(method, task):
         known = ", ".join(name for name in METHODS if applies(name, task))
         raise UserError(
-            f"method {method!r} works on the regions and pixels of a segmentation, and a classifier gives one class for "
-            f"a whole image; choose another method ({known})"
+            f"method {method!r} works on the regions and pixels of a segmentation, and a classifier gives one class "
+            f"for a whole image; choose another method ({known})"
         )
 
 

@@ -20,7 +20,7 @@ def record_fault(path: Path) -> str | None:
 
 
 def count_fault(name: str, about: Mapping[str, Any], scores: int, regions: int) -> str | None:
-    """Return a message if a record lacks images: it must hold one Dice value per image and region, or one accuracy per image.
+    """Return a message if a record lacks images: it must hold a Dice per image and region, or an accuracy per image.
 
     Args:
         name: Name of the record, for the message.
@@ -33,4 +33,6 @@ def count_fault(name: str, about: Mapping[str, Any], scores: int, regions: int) 
         return f"{name} does not declare its number of images"
     if regions and scores == declared * regions:
         return None
-    return f"{name} declares {declared} images but holds {scores} Dice or accuracy values of {regions} regions"
+    return (
+        f"{name} declares {declared} images but holds {scores} Dice or accuracy values of {regions} regions"
+    )

@@ -37,7 +37,9 @@ class ModelCard:
         default_factory=dict
     )  # by site: number of cases, fingerprint
     recipe: Mapping[str, Any] = field(default_factory=dict)  # training settings, including the seed
-    validation: Mapping[str, float] = field(default_factory=dict)  # on held-out source images: Dice by region, or accuracy
+    validation: Mapping[str, float] = field(
+        default_factory=dict
+    )  # on held-out source images: Dice by region, or accuracy
     versions: Mapping[str, str] = field(default_factory=dict)  # of Python and packages at training
     sha256: str = ""  # of model.safetensors
 

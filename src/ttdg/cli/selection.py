@@ -19,8 +19,8 @@ def choose_methods(
 ) -> list[str]:
     """Return each requested method once, in the order of the request.
 
-    `all` stands for every method that applies to the task, whose parts the model has and that can use its universe. A message names the others,
-    and the commands that fit their parts.
+    `all` stands for every method that applies to the task, whose parts the model has and that can use its universe. A
+    message names the others, and the commands that fit their parts.
     """
     from ttdg.adaptation import METHODS, applies, check_applies, needs_tissues
     from ttdg.prior.graph_prior import LITERAL

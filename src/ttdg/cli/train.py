@@ -59,6 +59,7 @@ def train_command(
     universe: Annotated[float, _setting("universe", min=0)] = Recipe.universe,
     universe_loss: Annotated[str, _setting("universe_loss")] = Recipe.universe_loss,
     class_matrix: Annotated[str, _setting("class_matrix")] = Recipe.class_matrix,
+    points: Annotated[int, _setting("points", min=1)] = Recipe.points,
     fourier: Annotated[float, _setting("fourier", min=0, max=1)] = Recipe.fourier,
     photometric: Annotated[float, _setting("photometric", min=0, max=1)] = Recipe.photometric,
     mixstyle: Annotated[float, _setting("mixstyle", min=0, max=1)] = Recipe.mixstyle,
@@ -100,7 +101,7 @@ def train_command(
     recipe = Recipe(
         encoder=encoder, encoder_weights=str(encoder_weights) if encoder_weights else None, strides=strides,
         steps=steps, batch=batch, optimiser=optimiser, lr=lr, loss=loss, augmentation=augmentation,
-        universe=universe, universe_loss=universe_loss, class_matrix=class_matrix,
+        universe=universe, universe_loss=universe_loss, class_matrix=class_matrix, points=points,
         fourier=fourier, photometric=photometric, mixstyle=mixstyle, average=average,
         precision=precision, seed=seed, deterministic=deterministic,
     )  # fmt: skip

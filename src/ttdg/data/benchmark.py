@@ -66,7 +66,9 @@ class Benchmark:
     """The labels of a benchmark, their encoding in mask files, and the input format of the network."""
 
     name: str
-    labels: tuple[str, ...]  # a label index is a position in this tuple; 0 is the background of a segmentation
+    labels: tuple[
+        str, ...
+    ]  # a label index is a position in this tuple; 0 is the background of a segmentation
     encoding: Exact | Threshold
     regions: Regions  # structures to score, as unions of label indices
     normalisation: Normalisation
@@ -129,9 +131,18 @@ class Benchmark:
         index = {label: number for number, label in enumerate(spec.labels)}
         encoding: Exact | Threshold
         if spec.mask is None or spec.regions is None:  # a classification: a class is a constant label map
-            encoding, classes = Exact({i: i for i in index.values()}), {name: (i,) for name, i in index.items()}
+            encoding, classes = (
+                Exact({i: i for i in index.values()}),
+                {name: (i,) for name, i in index.items()},
+            )
             return cls(
-                spec.name, tuple(spec.labels), encoding, classes, spec.normalisation, spec.size, task=spec.task
+                spec.name,
+                tuple(spec.labels),
+                encoding,
+                classes,
+                spec.normalisation,
+                spec.size,
+                task=spec.task,
             )
         if isinstance(mask := spec.mask, ThresholdSpec):
             encoding = Threshold(mask.threshold, index[mask.above], index[mask.below])

@@ -140,7 +140,9 @@ def read_case(
     square = (benchmark.size, benchmark.size)
     if case.label is not None or benchmark.task == "classification":
         label = class_index(case, benchmark)
-        return to_network_size(image, benchmark.size), None if label is None else np.full(square, label, np.uint8)
+        return to_network_size(image, benchmark.size), None if label is None else np.full(
+            square, label, np.uint8
+        )
     labels = None if mask is None else labels_of(mask, image, case, benchmark)
     if labels is not None and labels.shape != square:
         labels = np.asarray(Image.fromarray(labels).resize(square, Image.Resampling.NEAREST))

@@ -58,9 +58,10 @@ class BenchmarkSpec(_Strict):
         ]
         | None
     ) = None
-    regions: Annotated[
-        dict[StrictStr, Annotated[list[StrictStr], Field(min_length=1)]], Field(min_length=1)
-    ] | None = None
+    regions: (
+        Annotated[dict[StrictStr, Annotated[list[StrictStr], Field(min_length=1)]], Field(min_length=1)]
+        | None
+    ) = None
     normalisation: Normalisation
     size: Annotated[StrictInt, Field(ge=8, le=8192)]
     volumes: bool = False

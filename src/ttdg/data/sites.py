@@ -107,7 +107,9 @@ def site_folders(root: Path) -> dict[str, Path]:
     """
     if not root.is_dir():
         raise UserError(f"{root} is no folder; name a folder that holds a folder for each site")
-    inside = [folder for folder in sorted(root.iterdir()) if folder.is_dir() and not folder.name.startswith(".")]
+    inside = [
+        folder for folder in sorted(root.iterdir()) if folder.is_dir() and not folder.name.startswith(".")
+    ]
     segmented = [folder for folder in inside if _is_segmented(folder)]
     folders = {folder.name: folder for folder in segmented or inside if segmented or class_folders(folder)}
     if not folders:

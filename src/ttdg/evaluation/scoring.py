@@ -134,7 +134,9 @@ class Scorer:
             assert case == name, f"the stream gave {name}, the plan said {case}"
             for metric, values in metrics.items():
                 one = values[number]
-                for region, value in zip(self.regions, one, strict=True) if isinstance(one, list) else [("", one)]:
+                for region, value in (
+                    zip(self.regions, one, strict=True) if isinstance(one, list) else [("", one)]
+                ):
                     yield self.target.name, site, case, region, metric, value
             for metric, number_of_image in extra.items():
                 yield self.target.name, site, case, "", metric, number_of_image
@@ -146,7 +148,7 @@ class Scorer:
     def _measured(
         self, logits: Tensor, labels: Tensor
     ) -> tuple[dict[str, list[list[float] | float]], tuple[Tensor, ...]]:
-        """Return metric → image → region (or one value), and the masks if there are any; add the E_φ curves to their sum."""
+        """Return metric → image → region (or one value), and the masks if any; add the E_φ curves to their sum."""
         values = self.measure(logits, labels, self.regions)
         if (curves := values.pop("curve", None)) is not None:
             total = curves.double().sum(0)

@@ -120,9 +120,7 @@ def hospital_stream(
             images, masks = arrays.images[part].to(device).float() / 255, arrays.masks[part].to(device).long()
             generator = torch.Generator().manual_seed(seed)  # the same shift for every batch
             structures = benchmark.task == "segmentation"
-            images, masks = simulate(
-                images, masks, generator, strength, group=len(part), anatomy=structures
-            )
+            images, masks = simulate(images, masks, generator, strength, group=len(part), anatomy=structures)
             cases = tuple(arrays.cases[int(row)] for row in part)
             yield Batch(normalise(images, benchmark.normalisation), masks, cases)
 

@@ -1,4 +1,4 @@
-"""The classification network: the encoder of the segmentation network, then a mean over the image and a linear layer."""
+"""The classification network: the encoder of the segmenter, then a mean over the image and a linear layer."""
 
 from jaxtyping import Float
 from torch import Tensor, nn

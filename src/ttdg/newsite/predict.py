@@ -93,8 +93,8 @@ def predict(
     """
     if model.card.benchmark.task == "classification":
         raise UserError(
-            "this model gives each image a class, and only masks can be written here; evaluate it on labelled sites, or "
-            "call its adapter from Python"
+            "this model gives each image a class, and only masks can be written here; evaluate it on labelled sites, "
+            "or call its adapter from Python"
         )
     options, journal = options or {}, Journal(out, again)
     found = find_files([images] if isinstance(images, Path) else images, out)

@@ -67,7 +67,9 @@ def in_words_of_task(view: ReportTable, table: RunTable) -> ReportTable:
     """Write "accuracy" instead of "Dice" in the title, header and note of a table of a classification."""
     if "accuracy" not in distinct_values(table.rows, "metric"):
         return view
-    title, note, *header = (text.replace("Dice", "accuracy") for text in (view.title, view.note, *view.header))
+    title, note, *header = (
+        text.replace("Dice", "accuracy") for text in (view.title, view.note, *view.header)
+    )
     return replace(view, title=title, header=tuple(header), note=note)
 
 

@@ -83,7 +83,9 @@ def scores_table(rows: Sequence[SiteRow], title: str) -> "Table":
     for name in ("site", "method"):
         table.add_column(name)
     classified = any(row.interval for row in rows)
-    scores = ("accuracy", "95 % interval") if classified else ("Dice", *(regions if several else []), "E", "S")
+    scores = (
+        ("accuracy", "95 % interval") if classified else ("Dice", *(regions if several else []), "E", "S")
+    )
     for name in ("images", *scores, "ms/image"):
         table.add_column(escape(name), justify="right")
     for site in dict.fromkeys(row.site for row in rows):
@@ -97,8 +99,8 @@ def scores_table(rows: Sequence[SiteRow], title: str) -> "Table":
             values = [f"{row.alignment:.1f}", f"{row.structure:.1f}"]
             if row.interval:
                 values = [f"{row.interval[0]:.1f} to {row.interval[1]:.1f}"]
-            table.add_row(
-                escape(site), escape(row_label(row.method, row.views)), str(row.images), dice, *parts, *values, f"{row.milliseconds:.1f}",
-            )  # fmt: skip
+            name = escape(row_label(row.method, row.views))
+            milliseconds = f"{row.milliseconds:.1f}"
+            table.add_row(escape(site), name, str(row.images), dice, *parts, *values, milliseconds)
         table.add_section()
     return table

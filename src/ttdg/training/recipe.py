@@ -72,7 +72,9 @@ class Recipe:
     precision: str = _setting("auto", "Precision: auto (bf16 on a GPU), 32 or bf16.")
     seed: int = _setting(0, "Seed of the initial weights, the batches and the augmentation.")
     deterministic: bool = _setting(False, "Use deterministic algorithms only.")
-    points: int = _setting(40, "Points of the universe 𝒰 per tissue.")
+    points: int = _setting(
+        40, "Points of the universe 𝒰 per tissue; of all of 𝒰 in a literal classification."
+    )
     sampling: int = _setting(4, "Distance of neighbouring graph nodes, in pixels.")
     edges: float = _setting(0.0, "λ, the weight of the edges in the matching.")
     tau: float = _setting(0.1, "Temperature of the posterior and of L(𝒰).")

@@ -154,9 +154,7 @@ def candidate_dice(R: Float[Tensor, "k b r h w"], truth: Bool[Tensor, "b r h w"]
     return dice.where(both > 0, 1).movedim(0, 1)
 
 
-def candidate_accuracy(
-    P: Float[Tensor, "k b l h w"], labels: Int[Tensor, "b h w"]
-) -> Float[Tensor, "b k 1"]:
+def candidate_accuracy(P: Float[Tensor, "k b l h w"], labels: Int[Tensor, "b h w"]) -> Float[Tensor, "b k 1"]:
     """`ttdg.metrics.accuracy` of every candidate and image."""
     logits = P.clamp(min=1e-7).log().flatten(0, 1)
     right = accuracy(logits, labels.expand(len(P), *labels.shape).flatten(0, 1))

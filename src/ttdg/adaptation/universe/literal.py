@@ -184,5 +184,4 @@ METHOD = Method(
     },
     needs=("BatchNorm", "encode/decode", "batch ≥ 2"),
     parts=("prior",),
-    published_for={"pacs": {"lr": 5e-3}, "vlcs": {"lr": 5e-3}},
 )

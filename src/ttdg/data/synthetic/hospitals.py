@@ -141,7 +141,9 @@ SHAPES: Mapping[str, Hospital] = {
     # paper cut-outs on a light table
     "north": _studio(Style(noise=0.01), Drawing()),
     # flat colours with a thick outline, as in a cartoon
-    "harbour": _studio(Style(contrast=1.1), Drawing(0.6, 0.4, colourful=0.7, outline=0.07, texture=0.0, rough=0.01)),
+    "harbour": _studio(
+        Style(contrast=1.1), Drawing(0.6, 0.4, colourful=0.7, outline=0.07, texture=0.0, rough=0.01)
+    ),
     # chalk on a blackboard
     "valley": _studio(Style(noise=0.04, gamma=1.1), Drawing(0.15, 0.75, 0.05, filled=0.4, rough=0.04)),
     # water colours: pale and soft
