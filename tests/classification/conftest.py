@@ -40,10 +40,15 @@ def trained(sources: Sources, shapes: Path, out: Path, **fields) -> Model:
 
 @pytest.fixture(scope="session")
 def model(sources, shapes, tmp_path_factory) -> Model:
-    """A classifier with all parts that methods for classifiers need; its universe is this project's."""
-    own = trained(sources, shapes, tmp_path_factory.mktemp("own") / "model", universe=0.1)
-    parts = {name: fit(name, FitSource(own, sources, 0), settings) for name, settings in FITS.items()}
-    return replace(own, parts={**own.parts, **parts})
+    """A classifier with the universe of this project."""
+    return trained(sources, shapes, tmp_path_factory.mktemp("own") / "model", universe=0.1)
+
+
+@pytest.fixture(scope="session")
+def fitted(model, sources) -> Model:
+    """The same with all parts that methods for classifiers need."""
+    parts = {name: fit(name, FitSource(model, sources, 0), settings) for name, settings in FITS.items()}
+    return replace(model, parts={**model.parts, **parts})
 
 
 @pytest.fixture(scope="session")

@@ -30,11 +30,29 @@ def test_a_method_for_segmentation_refuses_a_classifier_in_one_sentence(name, mo
     assert str(error.value).count(". ") == 0
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in REFUSED])
-def test_every_other_method_gives_logits_of_every_class_and_its_reset_restores_the_source(
+def kept_with(*parts: str) -> list[str]:
+    """The methods that apply and need these parts at most; those that need a fitted one are slow."""
+    return [name for name, method in METHODS.items() if name not in REFUSED and {*method.parts} <= {*parts}]
+
+
+@pytest.mark.parametrize("name", kept_with("prior"))
+def test_a_method_without_fitted_parts_answers_every_class_and_its_reset_restores_the_source(
     name, model, literal, images
 ):
-    source = literal if name == "universe-literal" else model
+    answers_and_resets(literal if name == "universe-literal" else model, name, images)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", sorted({*kept_with("prior", "judge", "nc-ttt", "itta")} - {*kept_with("prior")})
+)
+def test_a_method_with_fitted_parts_answers_every_class_and_its_reset_restores_the_source(
+    name, fitted, images
+):
+    answers_and_resets(fitted, name, images)
+
+
+def answers_and_resets(source, name, images) -> None:
     adapter = adapt(source, name, **{key: value for key, value in QUICK.items() if key in defaults(name)})
     adapter.reset()
     first = adapter(images)
@@ -51,12 +69,13 @@ def test_answers_of_a_classifier_can_be_averaged_over_views(views, model, images
     torch.testing.assert_close(logits, logits[..., :1, :1].expand_as(logits), rtol=1e-4, atol=1e-5)
 
 
-def test_the_judge_expects_an_accuracy_between_zero_and_one(model, images):
-    adapter = adapt(model, "judge")
+@pytest.mark.slow
+def test_the_judge_expects_an_accuracy_between_zero_and_one(fitted, images):
+    adapter = adapt(fitted, "judge")
     adapter(images)
     expected = adapter.assessment().dice
     assert ((expected >= -0.5) & (expected <= 1.5)).all()
-    assert model.parts["judge"].settings["regions"].keys() == {"ring", "square", "triangle", "cross"}
+    assert fitted.parts["judge"].settings["regions"].keys() == {"ring", "square", "triangle", "cross"}
 
 
 def test_the_judge_learns_the_accuracy_of_every_candidate():

@@ -46,7 +46,7 @@ def bootstrap(
     return _central(means, level)
 
 
-def wilson(successes: float, count: int, level: float = 0.95) -> tuple[float, float]:
+def wilson(successes: float | int, count: int, level: float = 0.95) -> tuple[float, float]:
     """Return Wilson's score interval of a share, such as an accuracy; NaN without images."""
     if not count:
         return float("nan"), float("nan")
