@@ -55,7 +55,7 @@ def test_the_example_of_the_readme_runs():
     assert values["result"].isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["adapt", "load", "METHODS", "Segmenter", "NetworkSpec"])
+@pytest.mark.parametrize("name", ["adapt", "load", "METHODS", "Segmenter", "Classifier", "NetworkSpec"])
 def test_a_public_name_resolves(name):
     assert getattr(ttdg, name) is not None
     assert name in ttdg.__all__

@@ -10,7 +10,7 @@
 * `adapt`: wraps a network or model in a test-time adaptation method.
 * `load`: reads a checkpoint folder, or an included model by name.
 * `METHODS`: all methods by name.
-* `Segmenter`, `NetworkSpec`: the segmentation network and its settings.
+* `Segmenter`, `Classifier`, `NetworkSpec`: the networks for segmentation and classification, and their settings.
 
 Names are imported at first use, so that `import ttdg` is fast.
 """
@@ -21,18 +21,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ttdg.adaptation import METHODS, adapt
     from ttdg.checkpoints import load
-    from ttdg.networks import NetworkSpec, Segmenter
+    from ttdg.networks import Classifier, NetworkSpec, Segmenter
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "Classifier": "ttdg.networks",
     "METHODS": "ttdg.adaptation",
     "NetworkSpec": "ttdg.networks",
     "Segmenter": "ttdg.networks",
     "adapt": "ttdg.adaptation",
     "load": "ttdg.checkpoints",
 }
-__all__ = ["METHODS", "NetworkSpec", "Segmenter", "adapt", "load"]
+__all__ = ["METHODS", "Classifier", "NetworkSpec", "Segmenter", "adapt", "load"]
 
 
 def __getattr__(name: str) -> Any:

@@ -392,7 +392,7 @@ def test_a_methods_declaration_is_complete(name):
     assert all((method.summary, method.paper, method.origin))
     assert method.reset in ("episodic", "online", "continual")
     assert not (method.reset == "episodic" and method.memory), "an episodic method has no memory"
-    assert set(method.needs) <= {"BatchNorm", "encode/decode", "dropout", "batch ≥ 2"}
+    assert set(method.needs) <= {"BatchNorm", "encode/decode", "dropout", "batch ≥ 2", "segmentation"}
     assert set(method.grid) <= set(defaults(name))
     assert math.prod(len(values) for values in method.grid.values()) <= 6, "tuning may try six configurations"
 

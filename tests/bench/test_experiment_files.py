@@ -56,7 +56,7 @@ def test_a_recorded_job_trains_with_the_recipe_it_was_recorded_with(monkeypatch,
     assert recipe.to_dict() == {**job.recipe, "encoder_weights": None}
 
 
-@pytest.mark.parametrize("name", ["prostate", "vessels"])
+@pytest.mark.parametrize("name", ["prostate", "vessels", "pacs"])
 def test_experiments_on_real_data_name_a_built_in_benchmark_and_plan_the_sites_they_find(name):
     if not os.environ.get("TTDG_DATA"):
         pytest.skip("TTDG_DATA is not set; the real images are not part of the repository")

@@ -17,8 +17,8 @@ GREYS = np.arange(256, dtype=np.uint8)[None]
 
 def test_the_built_in_benchmarks_are_the_documented_ones():
     assert builtin_benchmarks() == (
-        "fundus", "polyp", "prostate", "prostate-nifti", "synthetic-fundus", "synthetic-polyp", "synthetic-prostate",
-        "vessels",
+        "fundus", "pacs", "polyp", "prostate", "prostate-nifti", "synthetic-fundus", "synthetic-polyp",
+        "synthetic-prostate", "synthetic-shapes", "vessels", "vlcs",
     )  # fmt: skip
     fundus, polyp = load_benchmark("fundus"), load_benchmark("polyp")
     assert fundus.labels == ("background", "rim", "cup")
@@ -113,7 +113,7 @@ def test_an_unknown_benchmark_is_answered_with_the_known_ones(tmp_path: Path):
     with pytest.raises(UserError, match="unknown benchmark 'polyps'; did you mean 'polyp'"):
         load_benchmark("polyps")
     with pytest.raises(
-        UserError, match=r"cannot read .*benchmark\.yaml .*a built-in benchmark: fundus, polyp"
+        UserError, match=r"cannot read .*benchmark\.yaml .*a built-in benchmark: fundus, pacs, polyp"
     ):
         load_benchmark(None, tmp_path)
     with pytest.raises(UserError, match=r"cannot read .*mine\.yaml"):

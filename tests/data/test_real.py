@@ -23,6 +23,7 @@ pytestmark = pytest.mark.skipif(
         ("fundus", {"drishti": 101, "origa": 650, "papila": 488}),
         ("prostate", {"bidmc": 223, "prostatex": 227, "runmc": 203, "ucl": 228}),
         ("vessels", {"chase": 28, "drive": 40, "stare": 20}),
+        ("pacs", {"art_painting": 700, "cartoon": 700, "photo": 700, "sketch": 680}),
     ],
 )
 def test_the_real_folders_are_sound_and_as_large_as_documented(name: str, counts: dict[str, int]):

@@ -148,7 +148,7 @@ def test_a_written_benchmark_holds_what_was_drawn(variant, greys, tmp_path):
             np.testing.assert_array_equal(benchmark.encode(raw), mask)
 
 
-@pytest.mark.parametrize("variant", [*VARIANTS, "prostate"])
+@pytest.mark.parametrize("variant", [*VARIANTS, "prostate", "shapes"])
 def test_the_default_size_is_described_by_the_packages_own_text(variant, tmp_path):
     out = write_benchmark(tmp_path / "out", variant, count=1)
     own = resources.files("ttdg.data") / "benchmarks" / f"synthetic-{variant}.yaml"

@@ -14,6 +14,7 @@
 * `Fixed`, `GradientAdapter`: base classes of adapters without and with gradient updates.
 * `Option`, `Range`: the documentation of one option, and its allowed numbers.
 * `defaults`, `checked`, `allowed`: default options of a method, validation of a value, and the allowed values in words.
+* `applies`, `check_applies`: whether a method can adapt a network of a task, segmentation or classification.
 * `needs_tissues`: whether a method needs universe points that belong to tissues.
 * `reconstructions`: the methods in a list whose authors published too little to reproduce them exactly.
 
@@ -38,12 +39,22 @@ from ttdg.adaptation.adapter import (
 from ttdg.adaptation.answer_views import VIEW_SETS, effective_views
 from ttdg.adaptation.build import Trained, adapt, build_adapter, required_parts, seed_all
 from ttdg.adaptation.options import Option, Range
-from ttdg.adaptation.registry import METHODS, allowed, checked, defaults, needs_tissues, reconstructions
+from ttdg.adaptation.registry import (
+    METHODS,
+    allowed,
+    applies,
+    check_applies,
+    checked,
+    defaults,
+    needs_tissues,
+    reconstructions,
+)
 from ttdg.adaptation.statistics_base import effective_statistics
 
 __all__ = [
     "METHODS", "VIEW_SETS", "Adapter", "Assessment", "Counting", "Fixed", "FrozenPredictor", "GradientAdapter",
     "Method", "Option", "Range", "Remarking", "Resumable", "SelfAssessing", "SiteLearner", "Trained", "adapt",
-    "allowed", "build_adapter", "checked", "defaults", "effective_statistics", "effective_views", "needs_tissues",
+    "allowed", "applies", "build_adapter", "check_applies", "checked", "defaults", "effective_statistics",
+    "effective_views", "needs_tissues",
     "reconstructions", "required_parts", "seed_all",
 ]  # fmt: skip

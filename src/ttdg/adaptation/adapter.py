@@ -50,7 +50,7 @@ class Method:
     paper: str
     origin: str  # where the default hyper-parameters come from
     options: Mapping[str, Option] = field(default_factory=dict)  # one entry for each keyword of `build`
-    # required of the network: "BatchNorm", "encode/decode", "dropout", "batch ≥ 2"
+    # required of the network: "BatchNorm", "encode/decode", "dropout", "batch ≥ 2", "segmentation"
     needs: tuple[str, ...] = ()
     # required parts, fitted at source time, in the order of the arguments of `build`
     parts: tuple[str, ...] = ()

@@ -12,12 +12,12 @@ from torch import nn
 
 from ttdg.adaptation.adapter import Adapter
 from ttdg.adaptation.answer_views import effective_views, with_views
-from ttdg.adaptation.registry import METHODS, checked
+from ttdg.adaptation.registry import METHODS, check_applies, checked
 from ttdg.adaptation.statistics_base import BASES, effective_statistics
 from ttdg.adaptation.unusable import guarded
 from ttdg.checkpoints import how_to_fit
 from ttdg.errors import UserError, suggestion
-from ttdg.networks import batchnorm
+from ttdg.networks import Classifier, batchnorm
 from ttdg.types import Part
 
 
@@ -70,6 +70,8 @@ def build_adapter(
         raise UserError(f"unknown method {method!r}{suggestion(method, METHODS)}")
     values = {name: checked(method, name, value) for name, value in options.items()}
     network, parts = (model, {}) if isinstance(model, nn.Module) else (model.network, model.parts)
+    if isinstance(network, Classifier):
+        check_applies(method, "classification")
     fitted = required_parts(method, METHODS[method].parts, parts)
     views = effective_views(METHODS[method], views)  # raises for a wrong name before the network is copied
     own = copy.deepcopy(network)

@@ -36,6 +36,8 @@ from ttdg.adaptation.universe import choice, gradient, literal
 from ttdg.adaptation.universe import method as universe
 from ttdg.errors import UserError, suggestion
 
+SEGMENTATION = "segmentation"  # the task of a benchmark, and what methods need that work on regions or pixels
+
 METHODS: dict[str, Method] = {
     "source": source.METHOD,
     "norm": norm.METHOD,
@@ -79,6 +81,21 @@ def reconstructions(methods: Iterable[str]) -> list[str]:
 def needs_tissues(method: str) -> bool:
     """Return True if the method needs universe points that belong to tissues; the paper's literal training has none."""
     return "prior" in METHODS[method].parts and method != "universe-literal"
+
+
+def applies(method: str, task: str) -> bool:
+    """Return True if the method can adapt a network of this task."""
+    return task == SEGMENTATION or SEGMENTATION not in METHODS[method].needs
+
+
+def check_applies(method: str, task: str) -> None:
+    """Raise `UserError` if the method cannot adapt a network of this task."""
+    if not applies(method, task):
+        known = ", ".join(name for name in METHODS if applies(name, task))
+        raise UserError(
+            f"method {method!r} works on the regions and pixels of a segmentation, and a classifier gives one class "
+            f"for a whole image; choose another method ({known})"
+        )
 
 
 def defaults(method: str) -> dict[str, Any]:

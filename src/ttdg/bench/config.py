@@ -41,7 +41,7 @@ class _Strict(BaseModel):
 class Synthetic(_Strict):
     """Synthetic hospitals, drawn for the run, so that no data set is needed."""
 
-    variant: Literal["fundus", "polyp", "prostate"] = "fundus"
+    variant: Literal["fundus", "polyp", "prostate", "shapes"] = "fundus"
     cases: Positive = 12  # images of each hospital, or volumes
     size: Annotated[StrictInt, Field(ge=32)] = 64
     seed: StrictInt = 0

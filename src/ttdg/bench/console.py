@@ -12,7 +12,7 @@ from ttdg.bench.request import PreparedRun
 from ttdg.bench.run_file import RunPlan
 from ttdg.bench.scheduler import Schedule
 from ttdg.errors import UserError
-from ttdg.evaluation.records import read_about
+from ttdg.evaluation.records import primary_scores, read_about
 
 
 class RunningMeans:
@@ -27,7 +27,7 @@ class RunningMeans:
         for key in schedule.done - self.dice.keys():
             if isinstance(self.run.jobs[key], Scoring):
                 try:
-                    self.dice[key] = list(read_about(self.folder.record(key))["dice"].values())
+                    self.dice[key] = list(primary_scores(read_about(self.folder.record(key))).values())
                 except (UserError, KeyError, AttributeError):
                     self.dice[key] = []
 
@@ -107,7 +107,7 @@ def progress_view(schedule: Schedule, means: RunningMeans, slots: int) -> Any:
     parts: list[Any] = [Text(counts + _time_left(schedule, slots), style="bold")]
     parts += [Text(f"  {job_title(schedule.jobs[key])}", style="dim") for key in sorted(schedule.running)[:8]]
     by_experiment = means.means()
-    table = Table(title="mean Dice so far", title_justify="left")
+    table = Table(title="mean Dice or accuracy so far", title_justify="left")
     table.add_column("method")
     for name in by_experiment:
         table.add_column(escape(name), justify="right")

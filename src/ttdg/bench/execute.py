@@ -20,7 +20,7 @@ from ttdg.data.image_cache import held_out_images
 from ttdg.evaluation.evaluate import evaluate
 from ttdg.evaluation.records import Row, write_rows
 from ttdg.evaluation.reproducibility import code_hash
-from ttdg.evaluation.scoring import measure_all
+from ttdg.evaluation.scoring import measure_for
 from ttdg.evaluation.tuned_options import write_tuned
 from ttdg.evaluation.tuning import Search, search_record, tune
 from ttdg.files import atomic_folder
@@ -119,7 +119,7 @@ def score_job(job: Scoring, folder: RunFolder) -> tuple[dict[str, Any], list[Row
         result = evaluate(
             opened.adapter, opened.targets, job.stream, job.batch, benchmark.regions,  # type: ignore[arg-type]
             memory=METHODS[job.method].memory,
-            measure=measure_all(job.surfaces, job.instances, benchmark.volumes),
+            measure=measure_for(benchmark, job.surfaces, job.instances),
         )  # fmt: skip
     about = {
         **result.about,

@@ -12,8 +12,10 @@ from ttdg.bench.protocols import Target, Transfer, transfers
 from ttdg.bench.rows import MethodVariant, method_variants
 from ttdg.bench.run_file import TableEntry
 from ttdg.data import DataSummary, split
+from ttdg.data.benchmark import task_of
 from ttdg.errors import UserError
 from ttdg.evaluation.tuning import Search, hospital_count, stream_length
+from ttdg.training import Recipe
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def _expand(
     _check_continual(experiment, splits)
     rows = method_variants(
         experiment.methods, config.parts, config.recipe, experiment.tuned, data.benchmark["name"],
-        experiment.views, experiment.statistics,
+        experiment.views, experiment.statistics, task_of(data.benchmark),
     )  # fmt: skip
     seeds = config.seeds if experiment.seeds is None else experiment.seeds
     prints: dict[tuple[Target, ...], dict[str, str]] = {}
@@ -185,6 +187,7 @@ def _check_continual(experiment: Experiment, splits: Sequence[Transfer]) -> None
 
 
 def _training(recipe: Mapping[str, Any], data: DataSummary, sources: Sequence[str], seed: int) -> Training:
+    Recipe.from_dict(recipe).check_task(task_of(data.benchmark))
     fingerprints = {site: data.fingerprints[site] for site in sources}
     return Training(data.benchmark, fingerprints, {**recipe, "seed": seed})
 
@@ -192,7 +195,7 @@ def _training(recipe: Mapping[str, Any], data: DataSummary, sources: Sequence[st
 def _scorable(target: Target, data: DataSummary, cases: str) -> tuple[str, ...]:
     for name in target.sites:
         site = data.sites[name]
-        if not site.cases or any(case.mask is None for case in site.cases):
+        if not site.cases or not all(case.labelled for case in site.cases):
             raise UserError(
                 f"site {name!r} lacks masks, which scoring needs; add the masks or choose other sites"
             )

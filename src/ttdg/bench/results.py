@@ -15,7 +15,7 @@ from ttdg.bench.jobs import Scoring, with_required
 from ttdg.bench.record_check import REMEDY, count_fault
 from ttdg.bench.run_file import RunPlan, read_run, write_run
 from ttdg.errors import UserError, suggestion
-from ttdg.evaluation.records import COLUMNS, SUFFIX, check_size, read_about
+from ttdg.evaluation.records import COLUMNS, PRIMARY, SUFFIX, check_size, read_about
 from ttdg.files import atomic_file, write_text
 
 if TYPE_CHECKING:
@@ -112,9 +112,9 @@ def _check_readable(path: Path) -> None:
 
 
 def _check_complete(table: RunTable, where: Path, remedy: str) -> None:
-    """Raise a UserError if a record holds fewer Dice values than its metadata declares."""
+    """Raise a UserError if a record holds fewer Dice or accuracy values than its metadata declares."""
     pl = import_polars()
-    dice = table.rows.filter(pl.col("metric") == "dice").group_by("job")
+    dice = table.rows.filter(pl.col("metric").cast(pl.String).is_in(PRIMARY)).group_by("job")
     counts = dice.agg(pl.len(), pl.col("region").n_unique().alias("regions"))
     by_job = {job: (scores, regions) for job, scores, regions in counts.iter_rows()}
     for job, about in table.about.items():

@@ -7,7 +7,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ttdg.adaptation import METHODS, checked, defaults, effective_statistics, effective_views, needs_tissues
+from ttdg.adaptation import (
+    METHODS,
+    applies,
+    check_applies,
+    checked,
+    defaults,
+    effective_statistics,
+    effective_views,
+    needs_tissues,
+)
 from ttdg.bench.config import MethodEntry
 from ttdg.bench.fitting import FITTERS, check_fittable, check_part_settings, parts_from_training
 from ttdg.checkpoints import file_hash
@@ -63,11 +72,12 @@ def method_variants(
     benchmark: str = "",
     views: Sequence[str] = ("plain",),
     statistics: Sequence[str] = ("own",),
+    task: str = "segmentation",
 ) -> list[MethodVariant]:
     """Expand the `methods` of an experiment into table rows.
 
-    `all`, alone or in a list, stands for every method whose parts are trained with the model or can be fitted, and
-    `continual` for those of them that were published with a stream that is never reset.
+    `all`, alone or in a list, stands for every method that applies to the task and whose parts are trained with the
+    model or can be fitted, and `continual` for those of them that were published with a stream that is never reset.
     With `tuned`, a row without options gets candidate configurations if its method has a grid to search. `benchmark`
     matters for methods that are published with other options there.
     """
@@ -75,7 +85,9 @@ def method_variants(
         check_part_settings(name, settings)
     rows = []
     for entry in [m for name in ([methods] if isinstance(methods, str) else methods)
-                  for m in _entries(name, recipe, tuned, benchmark)]:  # fmt: skip
+                  for m in _entries(name, recipe, tuned, benchmark, task)]:  # fmt: skip
+        if entry.method in METHODS:
+            check_applies(entry.method, task)
         for point in itertools.product(*([(k, v) for v in values] for k, values in entry.grid.items())):
             variant = _variant(entry, dict(point), parts, recipe, benchmark)
             if tuned and not entry.grid and (entry.tuned or not entry.options):
@@ -88,7 +100,7 @@ def method_variants(
 
 
 def _entries(
-    row: str | MethodEntry, recipe: Mapping[str, Any], tuned: bool, benchmark: str
+    row: str | MethodEntry, recipe: Mapping[str, Any], tuned: bool, benchmark: str, task: str
 ) -> list[MethodEntry]:
     """Return the entries of a name, of a group of methods, or of a group as published.
 
@@ -96,10 +108,10 @@ def _entries(
     may differ from the tuned one.
     """
     if isinstance(row, str):
-        return [MethodEntry(method=name) for name in (_group(row, recipe) if row in GROUPS else [row])]
+        return [MethodEntry(method=name) for name in (_group(row, recipe, task) if row in GROUPS else [row])]
     if row.method not in GROUPS or row.options != "published":
         return [row]
-    settings = {name: published_options(name, benchmark) for name in _group(row.method, recipe)}
+    settings = {name: published_options(name, benchmark) for name in _group(row.method, recipe, task)}
     return [
         row.model_copy(update={"method": name})
         for name, setting in settings.items()
@@ -107,8 +119,8 @@ def _entries(
     ]
 
 
-def _group(group: str, recipe: Mapping[str, Any]) -> list[str]:
-    """Return the methods of a group whose parts come with the model or can be fitted, and that can use its universe."""
+def _group(group: str, recipe: Mapping[str, Any], task: str) -> list[str]:
+    """Return the methods of a group that apply to the task, whose parts are made, and that can use the universe."""
     own = recipe_of_job(recipe)
     available, tissues = {*FITTERS, *parts_from_training(own)}, own.get("universe_loss") != "literal"
     return [
@@ -116,6 +128,7 @@ def _group(group: str, recipe: Mapping[str, Any]) -> list[str]:
         for name, method in METHODS.items()
         if {*method.parts} <= available
         and (tissues or not needs_tissues(name))
+        and applies(name, task)
         and group in ("all", method.reset)
     ]
 

@@ -19,7 +19,7 @@ from ttdg.checkpoints.parts import load_parts, save_part
 from ttdg.data import Benchmark
 from ttdg.errors import UserError
 from ttdg.files import atomic_folder, write_text
-from ttdg.networks import NetworkSpec, Segmenter, load_state
+from ttdg.networks import NETWORKS, EncoderNetwork, NetworkSpec, load_state
 from ttdg.networks.devices import resolve_device
 from ttdg.types import Part
 
@@ -37,7 +37,9 @@ class ModelCard:
         default_factory=dict
     )  # by site: number of cases, fingerprint
     recipe: Mapping[str, Any] = field(default_factory=dict)  # training settings, including the seed
-    validation: Mapping[str, float] = field(default_factory=dict)  # Dice on held-out source images, by region
+    validation: Mapping[str, float] = field(
+        default_factory=dict
+    )  # on held-out source images: Dice by region, or accuracy
     versions: Mapping[str, str] = field(default_factory=dict)  # of Python and packages at training
     sha256: str = ""  # of model.safetensors
 
@@ -58,13 +60,13 @@ class ModelCard:
 class Model:
     """A network with its card, and the parts that methods need besides the network."""
 
-    network: Segmenter
+    network: EncoderNetwork
     card: ModelCard
     parts: Mapping[str, Part] = field(default_factory=dict)  # by name, such as "prior"
 
 
 def save(
-    folder: Path, network: Segmenter, card: ModelCard, parts: Mapping[str, Part] | None = None
+    folder: Path, network: EncoderNetwork, card: ModelCard, parts: Mapping[str, Part] | None = None
 ) -> ModelCard:
     """Write a checkpoint folder, and return the card with the hash of the weights and current versions.
 
@@ -103,7 +105,7 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Model:
         )
     state, parts, card = _read_state(weights), load_parts(folder, sha256), _card(folder, fields)
     try:
-        network = Segmenter(card.network)
+        network = NETWORKS[card.benchmark.task](card.network)
     except UserError:
         raise
     except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:

@@ -12,7 +12,9 @@ app = typer.Typer(no_args_is_help=True, help="Check, draw and pack benchmark fol
 
 @app.command("check")
 def check_command(
-    folder: Annotated[Path, typer.Argument(help="Benchmark folder with SITE/images and SITE/masks.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Benchmark folder with SITE/images and SITE/masks, or SITE/CLASS.")
+    ],
     benchmark: BenchmarkOption = None,
     workers: WorkersOption = None,
 ) -> None:
@@ -33,7 +35,9 @@ def check_command(
 @app.command("synth")
 def synth_command(
     out: Annotated[Path, typer.Argument(help="Folder to write.", callback=output_folder)],
-    variant: Annotated[str, typer.Option(help="fundus, polyp, or prostate (volumes).")] = "fundus",
+    variant: Annotated[
+        str, typer.Option(help="fundus, polyp, prostate (volumes), or shapes (classes).")
+    ] = "fundus",
     cases: Annotated[int, typer.Option(min=1, help="Images of each site, or volumes.")] = 100,
     size: Annotated[
         int, typer.Option(min=32, help="Side of the images, and of the network's input, in pixels.")

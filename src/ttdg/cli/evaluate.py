@@ -119,7 +119,7 @@ def evaluate_command(
     if cases not in ("all", "held-out"):
         raise UserError(f"--cases is all or held-out, not {cases!r}")
     given, loaded = parse_settings(settings), load(model, choose_device(device))
-    methods = choose_methods(method or ["source"], loaded.parts)
+    methods = choose_methods(method or ["source"], loaded.parts, loaded.card.benchmark.task)
     if given and len(methods) > 1:
         raise UserError("--set goes with one method; evaluate the methods one by one")
     described, sites = open_data(data, benchmark or None)

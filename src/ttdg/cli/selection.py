@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 ALL = "all"
 
 
-def choose_methods(asked: Sequence[str], parts: "Mapping[str, Part]") -> list[str]:
+def choose_methods(
+    asked: Sequence[str], parts: "Mapping[str, Part]", task: str = "segmentation"
+) -> list[str]:
     """Return each requested method once, in the order of the request.
 
-    `all` stands for every method whose parts the model has and that can use its universe. A message names the others,
-    and the commands that fit their parts.
+    `all` stands for every method that applies to the task, whose parts the model has and that can use its universe. A
+    message names the others, and the commands that fit their parts.
     """
-    from ttdg.adaptation import METHODS, needs_tissues
+    from ttdg.adaptation import METHODS, applies, check_applies, needs_tissues
     from ttdg.prior.graph_prior import LITERAL
 
     names = unique_names(name.strip() for item in asked for name in item.split(",") if name.strip())
@@ -28,14 +30,16 @@ def choose_methods(asked: Sequence[str], parts: "Mapping[str, Part]") -> list[st
         raise UserError(f"--method names no method; `ttdg methods` lists them, and `{ALL}` selects all")
     literal = "prior" in parts and LITERAL in parts["prior"].settings
     unfit = {name for name in METHODS if literal and needs_tissues(name)}
-    available = [
-        name for name, method in METHODS.items() if set(method.parts) <= set(parts) and name not in unfit
-    ]
+    known = [name for name in METHODS if applies(name, task)]
+    available = [name for name in known if set(METHODS[name].parts) <= set(parts) and name not in unfit]
     methods = unique_names(method for name in names for method in (available if name == ALL else [name]))
+    for name in methods:
+        if name in METHODS:
+            check_applies(name, task)
     check_methods(methods, parts)
     if ALL in names and unfit:
         typer.echo(f"{ALL}: without {', '.join(sorted(unfit))}, which need a universe of tissues", err=True)
-    if ALL in names and (omitted := [name for name in METHODS if name not in {*available, *unfit}]):
+    if ALL in names and (omitted := [name for name in known if name not in {*available, *unfit}]):
         missing = unique_names(part for name in omitted for part in METHODS[name].parts if part not in parts)
         typer.echo(
             f"{ALL}: without {', '.join(omitted)}, whose parts are missing; {_fitting_commands(missing)}",

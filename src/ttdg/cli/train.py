@@ -59,6 +59,7 @@ def train_command(
     universe: Annotated[float, _setting("universe", min=0)] = Recipe.universe,
     universe_loss: Annotated[str, _setting("universe_loss")] = Recipe.universe_loss,
     class_matrix: Annotated[str, _setting("class_matrix")] = Recipe.class_matrix,
+    points: Annotated[int, _setting("points", min=1)] = Recipe.points,
     fourier: Annotated[float, _setting("fourier", min=0, max=1)] = Recipe.fourier,
     photometric: Annotated[float, _setting("photometric", min=0, max=1)] = Recipe.photometric,
     mixstyle: Annotated[float, _setting("mixstyle", min=0, max=1)] = Recipe.mixstyle,
@@ -91,6 +92,8 @@ def train_command(
 
     Example: [bold]ttdg train -d ~/data/polyp -b polyp --leave-out etis -o models/no-etis
     --encoder-weights resnet50.safetensors --strides v1[/bold]
+
+    A classifier: [bold]ttdg train -d ~/data/pacs -b pacs --leave-out sketch --loss ce -o models/no-sketch[/bold]
     """
     from ttdg.bench.folder import exclusive_lock
     from ttdg.training import make_fabric
@@ -98,7 +101,7 @@ def train_command(
     recipe = Recipe(
         encoder=encoder, encoder_weights=str(encoder_weights) if encoder_weights else None, strides=strides,
         steps=steps, batch=batch, optimiser=optimiser, lr=lr, loss=loss, augmentation=augmentation,
-        universe=universe, universe_loss=universe_loss, class_matrix=class_matrix,
+        universe=universe, universe_loss=universe_loss, class_matrix=class_matrix, points=points,
         fourier=fourier, photometric=photometric, mixstyle=mixstyle, average=average,
         precision=precision, seed=seed, deterministic=deterministic,
     )  # fmt: skip
@@ -141,7 +144,8 @@ def _train(
         )  # fmt: skip
     if fabric.is_global_zero:
         scores = ", ".join(f"{region} {100 * score:.1f}" for region, score in card.validation.items())
-        typer.echo(f"{out}: Dice on held-out source images: {scores}")
+        metric = "" if benchmark.task == "classification" else "Dice on "
+        typer.echo(f"{out}: {metric}held-out source images: {scores}")
         if useless := [region for region, score in card.validation.items() if not score > USELESS]:
             typer.echo(
                 f"warning: {', '.join(useless)}: the model finds nothing on held-out images of its own sites; "

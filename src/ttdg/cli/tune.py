@@ -101,7 +101,7 @@ def tune_command(
         hospitals or tuning.hospital_count(length), length, batch, farthest, seed,
         stream=stream, repeat=True, extensions=tuning.EXTENSIONS,  # type: ignore[arg-type]
     )  # fmt: skip
-    methods = choose_methods(method or ["all"], loaded.parts)
+    methods = choose_methods(method or ["all"], loaded.parts, loaded.card.benchmark.task)
     read = load_sources(sources, benchmark_for_model(loaded.card, described)).held_out
     held_out, used = tuning.with_images(list(read.values())), [name for name in names if read[name].cases]
     if left := [name for name in names if name not in used]:

@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 from jaxtyping import UInt8
 
-from ttdg.data.schema import MAX_LABELS, BenchmarkSpec, Normalisation, ThresholdSpec, validated
+from ttdg.data.schema import MAX_LABELS, BenchmarkSpec, Normalisation, Task, ThresholdSpec, validated
 from ttdg.errors import UserError, suggestion
 from ttdg.types import Regions
 
@@ -66,12 +66,15 @@ class Benchmark:
     """The labels of a benchmark, their encoding in mask files, and the input format of the network."""
 
     name: str
-    labels: tuple[str, ...]  # a label index is a position in this tuple; 0 is the background
+    labels: tuple[
+        str, ...
+    ]  # a label index is a position in this tuple; 0 is the background of a segmentation
     encoding: Exact | Threshold
     regions: Regions  # structures to score, as unions of label indices
     normalisation: Normalisation
     size: int  # side of the network's square input, in pixels
     volumes: bool = False  # the cases of a patient, sorted by name, are the slices of a volume
+    task: Task = "segmentation"  # selects the network's head, the loss, the metric and the reader of labels
 
     def encode(self, mask: UInt8[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
         """Return the label indices of a mask's raw grey values. The array is read-only."""
@@ -104,6 +107,9 @@ class Benchmark:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the benchmark's yaml file. All keys are strings, so that it can be stored as JSON."""
+        if self.task == "classification":
+            fields = {"name": self.name, "task": self.task, "labels": list(self.labels)}
+            return {**fields, "normalisation": self.normalisation, "size": self.size}
         regions = {name: [self.labels[label] for label in labels] for name, labels in self.regions.items()}
         volumes = (
             {"volumes": True} if self.volumes else {}
@@ -124,6 +130,20 @@ class Benchmark:
         spec = validated(fields, source)
         index = {label: number for number, label in enumerate(spec.labels)}
         encoding: Exact | Threshold
+        if spec.mask is None or spec.regions is None:  # a classification: a class is a constant label map
+            encoding, classes = (
+                Exact({i: i for i in index.values()}),
+                {name: (i,) for name, i in index.items()},
+            )
+            return cls(
+                spec.name,
+                tuple(spec.labels),
+                encoding,
+                classes,
+                spec.normalisation,
+                spec.size,
+                task=spec.task,
+            )
         if isinstance(mask := spec.mask, ThresholdSpec):
             encoding = Threshold(mask.threshold, index[mask.above], index[mask.below])
         else:
@@ -132,6 +152,11 @@ class Benchmark:
         return cls(
             spec.name, tuple(spec.labels), encoding, regions, spec.normalisation, spec.size, spec.volumes
         )
+
+
+def task_of(fields: Mapping[str, Any]) -> str:
+    """Return the task of a benchmark from the output of `Benchmark.to_dict`."""
+    return str(fields.get("task", "segmentation"))
 
 
 def builtin_benchmarks() -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from ttdg.data.benchmark import Benchmark
-from ttdg.data.loading import case_image, case_mask, labels_of
+from ttdg.data.loading import case_image, case_mask, class_index, labels_of
 from ttdg.data.sites import Case, scan_site, site_folders, split
 from ttdg.data.threads import ordered_map
 from ttdg.errors import UserError
@@ -31,7 +31,7 @@ class SiteCheck:
     train: int  # cases in the default split
     held_out: int
     sizes: Mapping[tuple[int, int], int]  # (height, width) → number of images
-    labels: Mapping[str, float]  # label → share of all pixels
+    labels: Mapping[str, float]  # label → share of all pixels, or class → share of all images
     problems: tuple[str, ...]
 
 
@@ -89,7 +89,7 @@ def _first(lines: Sequence[str], limit: int) -> list[str]:
 def _check_site(folder: Path, benchmark: Benchmark, workers: int | None) -> SiteCheck:
     site, name_problems = scan_site(folder)
     problems = [str(problem) for problem in name_problems]
-    if not (folder / "masks").is_dir():
+    if benchmark.task == "segmentation" and not (folder / "masks").is_dir():
         problems.append(f"{folder / 'masks'} is missing; put a mask for each image there")
     sizes: Counter[tuple[int, int]] = Counter()
     pixels = np.zeros(len(benchmark.labels), np.int64)
@@ -117,12 +117,12 @@ class _CaseCheck:
     """Counts and problems of one case."""
 
     size: tuple[int, int] | None  # (height, width) of the image
-    pixels: Int[np.ndarray, "labels"]  # number of pixels of each label
+    pixels: Int[np.ndarray, "labels"]  # number of pixels of each label; a class counts as one
     problems: tuple[str, ...]
 
 
 def _check_case(case: Case, benchmark: Benchmark) -> _CaseCheck:
-    """Read the image and the mask independently, so that both problems are reported."""
+    """Read the image and the mask or class independently, so that both problems are reported."""
     problems: list[str] = []
 
     def attempt(function: Callable[..., R], *arguments: object) -> R | None:
@@ -133,7 +133,11 @@ def _check_case(case: Case, benchmark: Benchmark) -> _CaseCheck:
             return None
 
     image, mask = attempt(case_image, case, benchmark.normalisation), attempt(case_mask, case)
-    labels = None if image is None or mask is None else attempt(labels_of, mask, image, case, benchmark)
+    if benchmark.task == "classification":
+        index = attempt(class_index, case, benchmark)
+        labels = None if index is None else np.array([index])
+    else:
+        labels = None if image is None or mask is None else attempt(labels_of, mask, image, case, benchmark)
     values = np.zeros(0, np.uint8) if labels is None else labels.ravel()
     pixels = np.bincount(values, minlength=len(benchmark.labels))
     return _CaseCheck(None if image is None else image.shape[:2], pixels, tuple(problems))

@@ -18,7 +18,7 @@ from ttdg.data.sites import Case
 from ttdg.data.threads import ordered_map
 from ttdg.data.transforms import normalise
 from ttdg.data.volumes.files import volume_mask_slice, volume_slice
-from ttdg.errors import UserError
+from ttdg.errors import UserError, suggestion
 from ttdg.types import Batch
 
 R = TypeVar("R")
@@ -137,8 +137,13 @@ def read_case(
 ) -> tuple[UInt8[np.ndarray, "3 s s"], UInt8[np.ndarray, "s s"] | None]:
     """Return the image and the labels of a case at the network's input size."""
     image, mask = case_image(case, benchmark.normalisation), case_mask(case)
-    labels = None if mask is None else labels_of(mask, image, case, benchmark)
     square = (benchmark.size, benchmark.size)
+    if case.label is not None or benchmark.task == "classification":
+        label = class_index(case, benchmark)
+        return to_network_size(image, benchmark.size), None if label is None else np.full(
+            square, label, np.uint8
+        )
+    labels = None if mask is None else labels_of(mask, image, case, benchmark)
     if labels is not None and labels.shape != square:
         labels = np.asarray(Image.fromarray(labels).resize(square, Image.Resampling.NEAREST))
     return to_network_size(image, benchmark.size), labels
@@ -153,6 +158,23 @@ def case_image(case: Case, how: Normalisation) -> UInt8[np.ndarray, "h w 3"]:
             f"{case.image} is no volume, whose intensities `clipped-zscore` would limit; use the normalisation zscore"
         )
     return read_image(case.image)
+
+
+def class_index(case: Case, benchmark: Benchmark) -> int | None:
+    """Return the index of the class of a case, or None if the case has no class."""
+    if benchmark.task != "classification":
+        raise UserError(
+            f"{case.image} is in the folder of a class, but the benchmark {benchmark.name!r} needs masks; put images "
+            "into SITE/images and masks into SITE/masks, or choose a benchmark with `task: classification`"
+        )
+    if case.label is None:
+        return None
+    if case.label not in benchmark.labels:
+        raise UserError(
+            f"{case.image} is in the folder {case.label!r}, which is no class of the benchmark "
+            f"{benchmark.name!r}{suggestion(case.label, benchmark.labels)}; rename or remove the folder"
+        )
+    return benchmark.labels.index(case.label)
 
 
 def case_mask(case: Case) -> UInt8[np.ndarray, "h w"] | None:
@@ -191,8 +213,8 @@ def labels_of(
 
 
 def all_have_masks(cases: Sequence[Case]) -> bool:
-    """Return True if every case has a mask, False if none has; a mixture raises."""
-    without = [case for case in cases if case.mask is None]
+    """Return True if every case has a mask or a class, False if none has; a mixture raises."""
+    without = [case for case in cases if not case.labelled]
     if without and len(without) < len(cases):
         raise UserError(f"{without[0].image} has no mask while others do; add it, or remove the image")
     return not without

@@ -121,4 +121,5 @@ def _meaning(benchmark: Benchmark) -> str:
     """Return the entries of the benchmark that determine the packed bytes."""
     fields = benchmark.to_dict()
     clipped = ("normalisation",) if benchmark.normalisation == "clipped-zscore" else ()
-    return json.dumps({name: fields[name] for name in ("labels", "mask", "size", *clipped)}, sort_keys=True)
+    names = ("labels", "size", *clipped, "task" if "task" in fields else "mask")
+    return json.dumps({name: fields[name] for name in names}, sort_keys=True)

@@ -19,6 +19,8 @@ from ttdg.errors import UserError, suggestion
 
 Normalisation = Literal["minmax", "imagenet", "zscore", "clipped-zscore"]
 
+Task = Literal["segmentation", "classification"]
+
 KINDS = ("by threshold", "by value")  # the two ways to encode labels in a mask
 MAX_LABELS = 255  # a label index is a byte, and one value is reserved for "no label"
 
@@ -49,22 +51,39 @@ class BenchmarkSpec(_Strict):
 
     name: StrictStr
     labels: Annotated[list[StrictStr], Field(min_length=2, max_length=MAX_LABELS)]
-    mask: Annotated[
-        Annotated[ThresholdSpec, Tag(KINDS[0])] | Annotated[ExactSpec, Tag(KINDS[1])], Discriminator(_kind)
-    ]
-    regions: Annotated[dict[StrictStr, Annotated[list[StrictStr], Field(min_length=1)]], Field(min_length=1)]
+    mask: (
+        Annotated[
+            Annotated[ThresholdSpec, Tag(KINDS[0])] | Annotated[ExactSpec, Tag(KINDS[1])],
+            Discriminator(_kind),
+        ]
+        | None
+    ) = None
+    regions: (
+        Annotated[dict[StrictStr, Annotated[list[StrictStr], Field(min_length=1)]], Field(min_length=1)]
+        | None
+    ) = None
     normalisation: Normalisation
     size: Annotated[StrictInt, Field(ge=8, le=8192)]
     volumes: bool = False
+    task: Task = "segmentation"
 
     @model_validator(mode="after")
     def _labels_agree(self) -> "BenchmarkSpec":
         if len(set(self.labels)) < len(self.labels):
             raise ValueError("each label must be named only once")
-        mask = self.mask
+        mask, regions = self.mask, self.regions
+        if self.task == "classification":
+            if mask is not None or regions is not None or self.volumes:
+                raise ValueError(
+                    "a classification has neither masks nor regions nor volumes; remove these entries"
+                )
+            return self
+        if mask is None or regions is None:
+            missing_entry = "mask" if mask is None else "regions"
+            raise ValueError(f"{missing_entry}: Field required")
         encoded = [mask.above, mask.below] if isinstance(mask, ThresholdSpec) else list(mask.values())
         uses = [("mask", label) for label in encoded]
-        uses += [(f"region {name!r}", label) for name, labels in self.regions.items() for label in labels]
+        uses += [(f"region {name!r}", label) for name, labels in regions.items() for label in labels]
         for where, label in uses:
             if label not in self.labels:
                 raise ValueError(f"{where} uses the unknown label {label!r}{suggestion(label, self.labels)}")

@@ -1,4 +1,7 @@
-"""Sites on disk: a folder with `images/`, `masks/` of the same names, and optionally a `cases.csv`."""
+"""Sites on disk: a folder with `images/`, `masks/` of the same names, and optionally a `cases.csv`.
+
+A site of a classification has a folder of images for each class instead.
+"""
 
 import hashlib
 from collections import defaultdict
@@ -29,6 +32,12 @@ class Case:
     slice_spacing: float | None = None  # along z, in millimetres, if the case is a slice of a volume
     volume: str | None = None  # name of the volume that the case is a slice of
     slice: int | None = None  # number of the slice in this volume, from the feet to the head
+    label: str | None = None  # class of the whole image: the name of its folder
+
+    @property
+    def labelled(self) -> bool:
+        """True if the case has a mask or a class."""
+        return self.mask is not None or self.label is not None
 
 
 @dataclass(frozen=True)
@@ -93,24 +102,31 @@ def split(
 
 
 def site_folders(root: Path) -> dict[str, Path]:
-    """Return the subfolders that contain `images` or `masks`, by name; raise if there are none."""
+    """Return the folders of the sites by name; raise if there are none.
+
+    Sites are the subfolders that contain `images` or `masks`. If there is none, they are the subfolders that contain
+    folders of images, one for each class.
+    """
     if not root.is_dir():
         raise UserError(f"{root} is no folder; name a folder that holds a folder for each site")
-    folders = {
-        folder.name: folder
-        for folder in sorted(root.iterdir())
-        if any((folder / part).is_dir() for part in ("images", "masks")) and not folder.name.startswith(".")
-    }
+    inside = [
+        folder for folder in sorted(root.iterdir()) if folder.is_dir() and not folder.name.startswith(".")
+    ]
+    segmented = [folder for folder in inside if _is_segmented(folder)]
+    folders = {folder.name: folder for folder in segmented or inside if segmented or class_folders(folder)}
     if not folders:
         hint = f"; did you mean {root.resolve().parent}?" if (root / "images").is_dir() else ""
         raise UserError(
-            f"{root} holds no site; put images into {root}/SITE/images and masks into SITE/masks{hint}"
+            f"{root} holds no site; put images into {root}/SITE/images and masks into SITE/masks, or the images of "
+            f"each class into SITE/CLASS{hint}"
         )
     return folders
 
 
 def scan_site(folder: Path) -> tuple[Site, tuple[Problem, ...]]:
     """Return a site and the problems of its file names and its table. Of files, only headers of volumes are read."""
+    if not _is_segmented(folder):
+        return _scan_classes(folder)
     images, image_problems = _pictures(folder / "images")
     masks, mask_problems = _pictures(folder / "masks")
     rows, row_problems = read_cases(folder / "cases.csv")
@@ -125,6 +141,29 @@ def scan_site(folder: Path) -> tuple[Site, tuple[Problem, ...]]:
         except UserError as error:
             problems.append(Problem(case.image, str(error).removeprefix(f"{case.image} ")))
     return Site(folder.name, tuple(cases)), (*problems, *_straddling(cases, folder))
+
+
+def _is_segmented(folder: Path) -> bool:
+    return any((folder / part).is_dir() for part in ("images", "masks"))
+
+
+def class_folders(folder: Path) -> list[Path]:
+    """Return the folders of a site that hold images directly; their names are the classes."""
+    parts = [part for part in sorted(folder.iterdir()) if part.is_dir() and not part.name.startswith(".")]
+    return [part for part in parts if any(readable(file) for file in part.iterdir() if file.is_file())]
+
+
+def _scan_classes(folder: Path) -> tuple[Site, tuple[Problem, ...]]:
+    """Return a site with a folder of images for each class. A case is named CLASS/FILE, and is its own patient."""
+    cases: list[Case] = []
+    problems: list[Problem] = []
+    for part in class_folders(folder):
+        images, wrong = _pictures(part)
+        label = normalised_name(part.name)
+        names = {f"{label}/{name}": image for name, image in sorted(images.items())}
+        cases += [Case(name, image, None, name, label=label) for name, image in names.items()]
+        problems += wrong
+    return Site(folder.name, tuple(cases)), tuple(problems)
 
 
 def _slices_of(case: Case) -> list[Case]:

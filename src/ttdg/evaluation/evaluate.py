@@ -12,7 +12,7 @@ import torch
 from ttdg.adaptation import Adapter, Counting
 from ttdg.checkpoints import versions
 from ttdg.evaluation.cost import peak_bytes, reset_peak
-from ttdg.evaluation.records import Row
+from ttdg.evaluation.records import PRIMARY, Row
 from ttdg.evaluation.reproducibility import code_hash
 from ttdg.evaluation.scoring import Measure, score_streams
 from ttdg.evaluation.streams import Stream, TargetStream
@@ -60,15 +60,16 @@ def evaluate(
         "versions": versions(),
         "code": code_hash(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-        "dice": mean_dice(rows),
+        **mean_primary(rows),
     }
     return Evaluation(about, rows)
 
 
-def mean_dice(rows: Sequence[Row]) -> dict[str, float]:
-    """Mean Dice of each target over images and regions, for tables that do not read the records."""
+def mean_primary(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """Mean Dice or accuracy of each target over images and regions, for tables that do not read the records."""
+    metric = next((row[4] for row in rows if row[4] in PRIMARY), PRIMARY[0])
     by_target: dict[str, list[float]] = {}
-    for target, _, _, _, metric, value in rows:
-        if metric == "dice":
-            by_target.setdefault(target, []).append(value)
-    return {target: float(np.mean(values)) for target, values in by_target.items()}
+    for row in rows:
+        if row[4] == metric:
+            by_target.setdefault(row[0], []).append(row[5])
+    return {metric: {target: float(np.mean(values)) for target, values in by_target.items()}}

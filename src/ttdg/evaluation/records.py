@@ -23,7 +23,8 @@ from ttdg.files import atomic_file
 FORMAT = 1  # of records; another format changes every job key
 COLUMNS = ("target", "site", "case", "region", "metric", "value")
 SUFFIX = ".csv.gz"
-PERCENT = ("dice", "alignment", "alignment_max", "structure", "instance_dice", "volume_dice")  # shares
+PRIMARY = ("dice", "accuracy")  # the metric that compares methods: of a segmentation, of a classification
+PERCENT = (*PRIMARY, "alignment", "alignment_max", "structure", "instance_dice", "volume_dice")  # shares
 LARGEST = 1 << 28  # bytes of a decompressed record; those of a thousand images take 1 MB
 BEST_COMPRESSION = 1032  # of deflate: no byte becomes more bytes than this
 Row = tuple[str, str, str, str, str, float]
@@ -40,6 +41,7 @@ DAMAGE = (
 
 SETTING = ("method", "stream", "batch", "seed")
 METRICS = ("dice", "alignment", "structure", "hd95", "assd", "seconds")
+CLASS_METRICS = ("accuracy", "seconds")
 VOLUME_METRICS = (
     "volume_dice",
     *(f"volume_{name}_{unit}" for unit in ("voxels", "mm") for name in ("hd95", "assd")),
@@ -55,6 +57,11 @@ def row_label(method: str, views: str, statistics: str = "own") -> str:
 def label_of(about: Mapping[str, Any]) -> str:
     """Return the name of the table row of an evaluation; older evaluations have neither views nor statistics."""
     return row_label(about["method"], about.get("views", "plain"), about.get("statistics", "own"))
+
+
+def primary_scores(about: Mapping[str, Any]) -> Mapping[str, float]:
+    """Return the mean primary metric of each target from the metadata of a record."""
+    return about[next((metric for metric in PRIMARY if metric in about), PRIMARY[0])]
 
 
 def write_rows(path: Path, about: Mapping[str, Any], rows: Iterable[Row]) -> None:
@@ -130,7 +137,8 @@ def write_wide(path: Path, records: Iterable[tuple[Mapping[str, Any], Sequence[R
     """
     records = list(records)
     found = {row[4] for _, rows in records for row in rows}
-    metrics = (*METRICS, *(metric for metric in VOLUME_METRICS if metric in found))
+    usual = CLASS_METRICS if "accuracy" in found else METRICS
+    metrics = (*usual, *(metric for metric in VOLUME_METRICS if metric in found))
     lines = [line for about, rows in records for line in _wide(about, rows, metrics)]
     with atomic_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -140,7 +148,7 @@ def write_wide(path: Path, records: Iterable[tuple[Mapping[str, Any], Sequence[R
 
 
 def _wide(about: Mapping[str, Any], rows: Sequence[Row], metrics: Sequence[str]) -> Iterator[list[Any]]:
-    """Yield one line per image and region, in the order of the rows."""
+    """Yield one line per image and region, in the order of the rows; a classification has no regions."""
     images: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
     for _, site, case, region, metric, value in rows:
         if case:
@@ -148,7 +156,7 @@ def _wide(about: Mapping[str, Any], rows: Sequence[Row], metrics: Sequence[str])
     setting = {**about, "method": label_of(about)}
     for (site, case), regions in images.items():
         common = regions.pop("", {})
-        for region, values in regions.items():
+        for region, values in (regions or {"": common}).items():
             measured = {**common, **values}
             numbers = [as_text(measured.get(metric, float("nan"))) for metric in metrics]
             yield [site, case, region, *(setting[name] for name in SETTING), *numbers]

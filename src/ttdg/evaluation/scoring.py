@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from ttdg.adaptation import Adapter
+from ttdg.data import Benchmark
 from ttdg.evaluation.records import Row
 from ttdg.evaluation.streams import Answer, Stream, TargetStream, answers
 from ttdg.evaluation.volume_scoring import VolumeScorer
-from ttdg.metrics import dice, region_masks, region_probabilities, score_regions, surface_scores
+from ttdg.metrics import accuracy, dice, region_masks, region_probabilities, score_regions, surface_scores
 from ttdg.metrics.published_variants import instance_dice
 from ttdg.types import Regions
 
@@ -20,7 +21,7 @@ TOGETHER = 32  # images scored in one call; a GPU idles while Python scores smal
 HALF = 128  # index of the first threshold k/255 that is at least 0.5
 
 Measure = Callable[[Tensor, Tensor, Regions], dict[str, Tensor]]
-"""(logits, labels, regions) → metric → values (images, regions).
+"""(logits, labels, regions) → metric → values (images, regions), or (images,) for a value without a region.
 
 `curve` has a third axis of 256 thresholds. If volumes are scored, there are also the masks
 `prediction` and `truth` (images, regions, height, width).
@@ -57,6 +58,18 @@ def measure_all(surfaces: bool = False, instances: bool = False, volumes: bool =
 def measure_dice(logits: Tensor, labels: Tensor, regions: Regions) -> dict[str, Tensor]:
     """Measure Dice alone, which is all that tuning compares."""
     return {"dice": dice(region_probabilities(logits.float(), regions), region_masks(labels, regions))}
+
+
+def measure_accuracy(logits: Tensor, labels: Tensor, regions: Regions) -> dict[str, Tensor]:
+    """Measure whether the class of each image is right."""
+    return {"accuracy": accuracy(logits, labels)}
+
+
+def measure_for(benchmark: Benchmark, surfaces: bool = False, instances: bool = False) -> Measure:
+    """Return the measure of a benchmark's task: accuracy, or `measure_all`."""
+    if benchmark.task == "classification":
+        return measure_accuracy
+    return measure_all(surfaces, instances, benchmark.volumes)
 
 
 def score_streams(
@@ -120,7 +133,10 @@ class Scorer:
             site, case = next(self.images)
             assert case == name, f"the stream gave {name}, the plan said {case}"
             for metric, values in metrics.items():
-                for region, value in zip(self.regions, values[number], strict=True):
+                one = values[number]
+                for region, value in (
+                    zip(self.regions, one, strict=True) if isinstance(one, list) else [("", one)]
+                ):
                     yield self.target.name, site, case, region, metric, value
             for metric, number_of_image in extra.items():
                 yield self.target.name, site, case, "", metric, number_of_image
@@ -131,8 +147,8 @@ class Scorer:
 
     def _measured(
         self, logits: Tensor, labels: Tensor
-    ) -> tuple[dict[str, list[list[float]]], tuple[Tensor, ...]]:
-        """Return metric → image → region, and the masks if there are any; add the E_φ curves to their sum."""
+    ) -> tuple[dict[str, list[list[float] | float]], tuple[Tensor, ...]]:
+        """Return metric → image → region (or one value), and the masks if any; add the E_φ curves to their sum."""
         values = self.measure(logits, labels, self.regions)
         if (curves := values.pop("curve", None)) is not None:
             total = curves.double().sum(0)

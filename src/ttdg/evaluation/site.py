@@ -14,7 +14,7 @@ from ttdg.data import Benchmark, Case, Order, Site, complete_volumes, ordered, s
 from ttdg.data.volumes.grouping import batched
 from ttdg.errors import UserError
 from ttdg.evaluation.evaluate import Evaluation, evaluate
-from ttdg.evaluation.scoring import measure_all
+from ttdg.evaluation.scoring import measure_for
 from ttdg.evaluation.streams import Stream, TargetStream
 from ttdg.networks.determinism import deterministic_algorithms
 from ttdg.types import Batch, Regions
@@ -71,7 +71,7 @@ def evaluate_site(
         raise UserError(
             f"site {site.name!r} holds out none of its {len(site.cases)} images; score all of them instead"
         )
-    if any(case.mask is None for case in cases):
+    if not all(case.labelled for case in cases):
         raise UserError(
             f"site {site.name!r} has images without masks; scoring needs them, so put them into its folder masks"
         )
@@ -86,7 +86,7 @@ def evaluate_site(
         batch_count=len(sizes),
         volumes=complete_volumes(images, readable.size, spacing=surfaces) if readable.volumes else (),
     )
-    score = measure_all(surfaces, volumes=readable.volumes)
+    score = measure_for(readable, surfaces)
 
     def measure(logits: Tensor, labels: Tensor, regions: Regions) -> dict[str, Tensor]:
         answered(logits)
@@ -129,6 +129,11 @@ def benchmark_for_model(card: ModelCard, benchmark: Benchmark) -> Benchmark:
     if trained.labels != benchmark.labels:
         raise UserError(
             f"the model knows the labels {', '.join(trained.labels)}, the data {', '.join(benchmark.labels)}; "
+            "choose the benchmark the model was trained for"
+        )
+    if trained.task != benchmark.task:
+        raise UserError(
+            f"the model was trained for {trained.task}, but the benchmark {benchmark.name!r} is a {benchmark.task}; "
             "choose the benchmark the model was trained for"
         )
     return replace(benchmark, size=trained.size, normalisation=trained.normalisation, regions=trained.regions)

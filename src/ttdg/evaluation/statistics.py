@@ -8,6 +8,7 @@ both; the interval over transfers and seeds answers the question "will the metho
 import itertools
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -43,6 +44,17 @@ def bootstrap(
         drawn = np.repeat([[group.mean()] for group in kept], draws, axis=1)
     means = drawn[picked, np.arange(draws)[:, None]].mean(1)
     return _central(means, level)
+
+
+def wilson(successes: float | int, count: int, level: float = 0.95) -> tuple[float, float]:
+    """Return Wilson's score interval of a share, such as an accuracy; NaN without images."""
+    if not count:
+        return float("nan"), float("nan")
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    share, scale = successes / count, 1 + z * z / count
+    centre = (share + z * z / (2 * count)) / scale
+    half = z / scale * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
+    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def bootstrap_transfers_and_seeds(

@@ -19,7 +19,8 @@ from ttdg.checkpoints import Model
 from ttdg.data import Arrays, Benchmark, normalise
 from ttdg.data.shifts import simulate
 from ttdg.errors import UserError
-from ttdg.evaluation.scoring import measure_dice, score_streams
+from ttdg.evaluation.records import PRIMARY
+from ttdg.evaluation.scoring import measure_accuracy, measure_dice, score_streams
 from ttdg.evaluation.search_space import beyond_edge, configurations
 from ttdg.evaluation.streams import Stream, TargetStream
 from ttdg.types import Batch
@@ -118,7 +119,8 @@ def hospital_stream(
         for part in rows.split(search.batch):
             images, masks = arrays.images[part].to(device).float() / 255, arrays.masks[part].to(device).long()
             generator = torch.Generator().manual_seed(seed)  # the same shift for every batch
-            images, masks = simulate(images, masks, generator, strength, group=len(part))
+            structures = benchmark.task == "segmentation"
+            images, masks = simulate(images, masks, generator, strength, group=len(part), anatomy=structures)
             cases = tuple(arrays.cases[int(row)] for row in part)
             yield Batch(normalise(images, benchmark.normalisation), masks, cases)
 
@@ -142,10 +144,11 @@ def run_trial(
     targets = [hospital_stream(n, held_out, benchmark, search, device) for n in range(search.hospitals)]
     adapter = build_adapter(model, method, options, statistics=base)
     rows, seconds = score_streams(
-        adapter, targets, search.stream, benchmark.regions, memory=METHODS[method].memory, measure=measure_dice
+        adapter, targets, search.stream, benchmark.regions, memory=METHODS[method].memory,
+        measure=measure_accuracy if benchmark.task == "classification" else measure_dice,
     )  # fmt: skip
     images = sum(len(target.images) for target in targets)
-    dice = [(target, case, value) for target, _, case, _, metric, value in rows if metric == "dice"]
+    dice = [(target, case, value) for target, _, case, _, metric, value in rows if metric in PRIMARY]
     by_image: dict[tuple[str, str], list[float]] = {}
     for target, case, value in dice:
         by_image.setdefault((target, case), []).append(value)

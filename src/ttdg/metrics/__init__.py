@@ -28,10 +28,16 @@ Whole volumes:
 - `volume_dice`: Dice over all voxels of a volume
 - `volume_surface_scores`: surface distances in three dimensions, in voxels or millimetres
 
+Classifications:
+
+- `accuracy`: 1 for each image whose class is right, else 0
+- `image_classes`: the class of each image
+
 `ttdg.metrics.published_variants` holds the E and S of other papers, for comparison with their tables only.
 """
 
 from ttdg.metrics.alignment import alignment_curve, max_alignment
+from ttdg.metrics.classes import accuracy, image_classes
 from ttdg.metrics.overlap import dice
 from ttdg.metrics.regions import region_masks, region_probabilities
 from ttdg.metrics.scores import Means, Scores, aggregate, score, score_regions
@@ -43,12 +49,14 @@ __all__ = [
     "Means",
     "Scores",
     "SurfaceScores",
+    "accuracy",
     "aggregate",
     "alignment_curve",
     "assd",
     "dice",
     "hd95",
     "hd95_pooled",
+    "image_classes",
     "max_alignment",
     "region_masks",
     "region_probabilities",

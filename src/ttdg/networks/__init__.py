@@ -1,7 +1,10 @@
-"""Segmentation networks, their BatchNorm modes, and tools to run parts of them.
+"""Networks for segmentation and classification, their BatchNorm modes, and tools to run parts of them.
 
 * `Segmenter`: U-Net with a ResNet or light encoder; `forward` is `decode` after `encode`.
-* `NetworkSpec`: the settings from which a `Segmenter` is built.
+* `Classifier`: the same encoder, then a mean over the image and a linear layer.
+* `EncoderNetwork`: what both share.
+* `NETWORKS`: the network of each task of a benchmark.
+* `NetworkSpec`: the settings from which a network is built.
 * `ENCODERS`: the names of the available encoders.
 * `feature_maps`: logits of a network together with its feature maps by level, from one forward pass.
 * `level_channels`: number of channels of every level.
@@ -20,11 +23,12 @@ Submodules:
 * `devices`: names of the devices that a network can run on.
 """
 
+from ttdg.networks.classifier import NETWORKS, Classifier
 from ttdg.networks.features import feature_maps, level_channels
-from ttdg.networks.segmenter import ENCODERS, NetworkSpec, Segmenter
+from ttdg.networks.segmenter import ENCODERS, EncoderNetwork, NetworkSpec, Segmenter
 from ttdg.networks.weights import load_encoder, load_state, read_weights
 
 __all__ = [
-    "ENCODERS", "NetworkSpec", "Segmenter", "feature_maps", "level_channels", "load_encoder", "load_state",
-    "read_weights",
+    "ENCODERS", "NETWORKS", "Classifier", "EncoderNetwork", "NetworkSpec", "Segmenter", "feature_maps",
+    "level_channels", "load_encoder", "load_state", "read_weights",
 ]  # fmt: skip

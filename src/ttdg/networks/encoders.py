@@ -100,6 +100,14 @@ class LightEncoder(nn.Module, BaseEncoder):
         return ["ttdg-light"]
 
 
+def build_encoder(name: str, channels: int) -> tuple[nn.Module, int]:
+    """Return an encoder for images with `channels` channels, and the number of channels of its deepest map."""
+    kind: Any = ResNetEncoder2d if name in RESNETS else LightEncoder
+    row = kind.get_encoder_names().index(f"ttdg-{name}")
+    settings = {**kind.get_encoder_parameters()[row], "in_channels": channels}
+    return kind(**settings), kind.num_channels_per_output()[row][-1]
+
+
 def conv_norm(inputs: int, outputs: int, stride: int) -> tuple[nn.Module, ...]:
     """A 3×3 convolution, BatchNorm and ReLU."""
     return (

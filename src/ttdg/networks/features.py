@@ -20,7 +20,7 @@ def feature_maps(
     if not hasattr(network, "decoded"):
         raise UserError(
             f"{type(network).__name__} has no encode/decoded/head methods, which the morphology prior needs; use "
-            "ttdg.Segmenter, or a method that needs no prior"
+            "ttdg.Segmenter or ttdg.Classifier, or a method that needs no prior"
         )
     h, w = images.shape[-2:]
     features = network.encode(pad_to_stride(images))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ttdg.networks.cuda_graph import count_replays
-from ttdg.networks.segmenter import Segmenter
+from ttdg.networks.segmenter import EncoderNetwork
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Passes:
 def counted_passes() -> Iterator[Passes]:
     """Count every encoder call and every backward pass in this process, including those of teachers and copies."""
     passes = Passes()
-    encode, backward, grad = Segmenter.encode, torch.autograd.backward, torch.autograd.grad
+    encode, backward, grad = EncoderNetwork.encode, torch.autograd.backward, torch.autograd.grad
 
     def counting(verb: Any, name: str) -> Any:
         def count(*arguments: Any, **named: Any) -> Any:
@@ -33,11 +33,11 @@ def counted_passes() -> Iterator[Passes]:
         return count
 
     try:
-        Segmenter.encode = counting(encode, "forwards")  # type: ignore[method-assign]
+        EncoderNetwork.encode = counting(encode, "forwards")  # type: ignore[method-assign]
         torch.autograd.backward = counting(backward, "backwards")
         torch.autograd.grad = counting(grad, "backwards")
         with count_replays(passes):
             yield passes
     finally:
-        Segmenter.encode = encode  # type: ignore[method-assign]
+        EncoderNetwork.encode = encode  # type: ignore[method-assign]
         torch.autograd.backward, torch.autograd.grad = backward, grad

@@ -1,5 +1,6 @@
-"""The segmentation network: encoder E, and decoder with head S, in the notation of the paper."""
+"""What all networks share, and the segmentation network: encoder E, and decoder with head S in the paper's notation."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch.nn.functional as F
@@ -14,16 +15,18 @@ ENCODERS = ("light", "resnet18", "resnet34", "resnet50")
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """The settings from which a `Segmenter` is built."""
+    """The settings from which a network is built."""
 
-    labels: int  # classes, including background
+    labels: int  # classes, including the background of a segmentation
     encoder: str = "resnet50"  # one of ENCODERS
     channels: int = 3  # of the images
-    strides: str = "v1.5"  # or "v1", see Segmenter
+    strides: str = "v1.5"  # or "v1", see EncoderNetwork
 
 
-class Segmenter(nn.Module):
-    """U-Net that maps images to logits; `forward` is `decode` after `encode`.
+class EncoderNetwork(nn.Module, ABC):
+    """A network that maps images to a label map of logits; `forward` is `decode` after `encode`.
+
+    Subclasses differ in what follows the encoder: `decoded` and `head`.
 
     With `strides="v1"` the stride of a bottleneck stage is in its first 1×1 convolution, as weights of ResNet v1
     (Caffe, Keras) require. With "v1.5" (torchvision) it is in the 3×3 convolution.
@@ -33,16 +36,27 @@ class Segmenter(nn.Module):
         super().__init__()
         if spec.encoder not in ENCODERS:
             raise UserError(f"unknown encoder {spec.encoder!r}{suggestion(spec.encoder, ENCODERS)}")
-        from monai.networks.nets.flexible_unet import FlexibleUNet
-
-        from ttdg.networks.encoders import DECODERS  # registers our encoders with MONAI
-
         self.spec = spec
-        widths = DECODERS.get(spec.encoder, (256, 128, 64, 32, 16))
-        name = f"ttdg-{spec.encoder}"
-        self.unet = FlexibleUNet(spec.channels, spec.labels, name, decoder_channels=widths, is_pad=False)
+        self._build(spec)
         if spec.strides == "v1":
-            _move_strides(self.unet.encoder, spec.encoder)
+            _move_strides(self.image_encoder, spec.encoder)
+
+    @abstractmethod
+    def _build(self, spec: NetworkSpec) -> None:
+        """Create the modules."""
+
+    @property
+    @abstractmethod
+    def image_encoder(self) -> nn.Module:
+        """The module that returns the feature maps."""
+
+    @abstractmethod
+    def decoded(self, features: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Maps that follow those of the encoder; the last is the input of `head`."""
+
+    @abstractmethod
+    def head(self, decoded: Float[Tensor, "b c y x"]) -> Float[Tensor, "b l h w"]:
+        """Logits from the last map of `decoded`."""
 
     def encode(self, images: Float[Tensor, "b c h w"]) -> tuple[Tensor, ...]:
         """Feature maps at strides 2, 4, 8, 16 and 32; image sides must be multiples of 32."""
@@ -51,11 +65,34 @@ class Segmenter(nn.Module):
                 f"this network expects normalised images as floats of shape (images, {self.spec.channels}, "
                 f"height, width), not {images.dtype} of shape {tuple(images.shape)}"
             )
-        return tuple(self.unet.encoder(images))
+        return tuple(self.image_encoder(images))
 
     def decode(self, features: tuple[Tensor, ...]) -> Float[Tensor, "b l h w"]:
         """Logits from the feature maps of `encode`."""
         return self.head(self.decoded(features)[-1])
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b l h w"]:
+        """Logits of images of any size. Images are padded to multiples of 32 by repeating the border."""
+        h, w = images.shape[-2:]
+        return self.decode(self.encode(pad_to_stride(images)))[..., :h, :w]
+
+
+class Segmenter(EncoderNetwork):
+    """A U-Net."""
+
+    def _build(self, spec: NetworkSpec) -> None:
+        from monai.networks.nets.flexible_unet import FlexibleUNet
+
+        from ttdg.networks.encoders import DECODERS  # registers our encoders with MONAI
+
+        widths = DECODERS.get(spec.encoder, (256, 128, 64, 32, 16))
+        name = f"ttdg-{spec.encoder}"
+        self.unet = FlexibleUNet(spec.channels, spec.labels, name, decoder_channels=widths, is_pad=False)
+
+    @property
+    def image_encoder(self) -> nn.Module:
+        """The encoder of the U-Net."""
+        return self.unet.encoder
 
     def decoded(self, features: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Decoder maps at strides 16, 8, 4, 2 and 1; the last is the input of `head`."""
@@ -69,11 +106,6 @@ class Segmenter(nn.Module):
     def head(self, decoded: Float[Tensor, "b c h w"]) -> Float[Tensor, "b l h w"]:
         """Logits from the last decoder map."""
         return self.unet.segmentation_head(decoded)
-
-    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b l h w"]:
-        """Logits of images of any size. Images are padded to multiples of 32 by repeating the border."""
-        h, w = images.shape[-2:]
-        return self.decode(self.encode(pad_to_stride(images)))[..., :h, :w]
 
 
 def pad_to_stride(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c y x"]:

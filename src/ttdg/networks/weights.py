@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from ttdg.errors import UserError
-from ttdg.networks.segmenter import Segmenter
+from ttdg.networks.segmenter import EncoderNetwork
 
 
-def load_state(network: Segmenter, state: Mapping[str, Tensor], source: Path) -> None:
+def load_state(network: EncoderNetwork, state: Mapping[str, Tensor], source: Path) -> None:
     """Load a state dict that was read from the file `source`; names and shapes must be those of the network."""
     expected, found = ({name: tuple(v.shape) for name, v in s.items()} for s in (network.state_dict(), state))
     wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
@@ -23,7 +23,7 @@ def load_state(network: Segmenter, state: Mapping[str, Tensor], source: Path) ->
     network.load_state_dict(state)
 
 
-def load_encoder(network: Segmenter, path: Path) -> None:
+def load_encoder(network: EncoderNetwork, path: Path) -> None:
     """Load the encoder's weights from a ResNet file; classifier weights (`fc.*`) are ignored.
 
     The file does not tell whether its weights require v1 or v1.5 strides; set `NetworkSpec.strides` accordingly.
@@ -37,7 +37,7 @@ def load_encoder(network: Segmenter, path: Path) -> None:
             f"{path}: {broken[0]} contains infinities or NaN; running variances of BatchNorm overflow in float16, "
             "so convert the weights again with only the convolutions in float16"
         )
-    encoder = network.unet.encoder
+    encoder = network.image_encoder
     expected = {name: value.shape for name, value in encoder.state_dict().items()}
     counters = {name for name in expected if name.endswith("num_batches_tracked")}
     shapes = {name: value.shape for name, value in state.items()}

@@ -105,6 +105,11 @@ def predict(
         learning: Called, in the stream `folder`, with the number of finished steps and the number of all steps.
         answered: Called with each batch and its logits, before the masks of the batch are written.
     """
+    if model.card.benchmark.task == "classification":
+        raise UserError(
+            "this model gives each image a class, and only masks can be written here; evaluate it on labelled sites, "
+            "or call its adapter from Python"
+        )
     options, journal = options or {}, Journal(out, again)
     found = find_files([images] if isinstance(images, Path) else images, out)
     method = method or default_method(model)

@@ -124,6 +124,11 @@ class GraphPrior(nn.Module, ABC):
         return self.eval()
 
 
+def default_levels(widths: Mapping[str, int], levels: tuple[str, ...]) -> tuple[str, ...]:
+    """The usual levels, or the deeper maps of the encoder for a network without a decoder."""
+    return levels if all(name in widths for name in levels) else ("e2", "e3", "e4")
+
+
 def as_tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with lists as tuples, since JSON has no tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}

@@ -21,7 +21,7 @@ What the paper leaves open, or what cannot be run as printed, is decided as foll
 * α, which has no value in the paper, is 10⁻⁴, the factor of the authors' code.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -41,7 +41,7 @@ from ttdg.matching import (
     within_class,
 )
 from ttdg.matching.solver import Direction
-from ttdg.prior.graph_prior import LITERAL, GraphPrior, GraphSpec, as_tuples
+from ttdg.prior.graph_prior import LITERAL, GraphPrior, GraphSpec, as_tuples, default_levels
 from ttdg.prior.loss import gather_nodes
 from ttdg.prior.module import MorphologyPrior
 from ttdg.prior.sampling import Nodes, sample_nodes
@@ -94,8 +94,13 @@ class LiteralPrior(GraphPrior):
         return printed_start(self.spec.size, self.spec.node_dim, generator)
 
     def nodes(self, projected: Float[Tensor, "b c y x"], labels: Int[Tensor, "b h w"]) -> Nodes:
-        """Evenly spread nodes of every foreground class that is present; the background gives none."""
+        """Evenly spread nodes of every foreground class that is present; the background gives none.
+
+        With a single label, as in a classification, the nodes are spread over the whole map, whatever its labels are.
+        """
         classes = range(1, self.spec.labels)
+        if self.spec.labels == 1:
+            classes, labels = range(1), torch.zeros_like(labels)
         return sample_nodes([projected], labels, classes=classes, per_class=self.spec.per_tissue)
 
     @torch.no_grad()
@@ -138,8 +143,8 @@ def printed_start(
 
 def literal_prior_for(widths: Mapping[str, int], labels: int, **settings: Any) -> LiteralPrior:
     """An untrained literal prior for feature maps of these widths; `settings` are fields of `LiteralSpec`."""
-    levels: Sequence[str] = settings.get("levels", LiteralSpec.levels)
-    return LiteralPrior(LiteralSpec(labels, tuple(widths[name] for name in levels), **settings))
+    settings.setdefault("levels", default_levels(widths, LiteralSpec.levels))
+    return LiteralPrior(LiteralSpec(labels, tuple(widths[name] for name in settings["levels"]), **settings))
 
 
 def prior_from_part(part: Part) -> LiteralPrior | MorphologyPrior:

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from ttdg.errors import UserError
 from ttdg.matching import assign, qap_direction, same_class, same_class_pairs, solve, stacked, universe_scores
-from ttdg.prior.graph_prior import LITERAL, GraphPrior, GraphSpec, as_tuples
+from ttdg.prior.graph_prior import LITERAL, GraphPrior, GraphSpec, as_tuples, default_levels
 from ttdg.prior.sampling import Nodes, sample_nodes
 from ttdg.types import Part
 
@@ -164,8 +164,8 @@ def prior_for(widths: Mapping[str, int], labels: int, **settings: Any) -> Morpho
         labels: labels of the benchmark, including background.
         **settings: fields of `PriorSpec`.
     """
-    levels: Sequence[str] = settings.get("levels", PriorSpec.levels)
-    return MorphologyPrior(PriorSpec(labels, tuple(widths[name] for name in levels), **settings))
+    settings.setdefault("levels", default_levels(widths, PriorSpec.levels))
+    return MorphologyPrior(PriorSpec(labels, tuple(widths[name] for name in settings["levels"]), **settings))
 
 
 def add_ring_label(labels: Int[Tensor, "b h w"], count: int, size: Sequence[int]) -> Int[Tensor, "b h w"]:

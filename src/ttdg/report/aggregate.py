@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ttdg.bench.results import SETTING_COLUMNS, RunTable, import_polars
-from ttdg.evaluation.records import PERCENT
+from ttdg.evaluation.records import PERCENT, PRIMARY
 
 if TYPE_CHECKING:
     import polars as pl
@@ -105,9 +105,12 @@ def select_group(frame: "pl.DataFrame", group: TableGroup) -> "pl.DataFrame":
 
 
 def image_dice(table: RunTable, region: str = "") -> "pl.DataFrame":
-    """Return Dice per table entry and image, in percent, of one region or averaged over regions."""
+    """Return Dice per table entry and image, in percent, of one region or averaged over regions.
+
+    For a classification, the column `dice` holds the accuracy.
+    """
     pl = import_polars()
-    rows = table.rows.filter(pl.col("metric") == "dice")
+    rows = table.rows.filter(pl.col("metric").cast(pl.String).is_in(PRIMARY))
     if region:
         rows = rows.filter(pl.col("region") == region)
     mean = (100 * pl.col("value").cast(pl.Float64)).mean().alias("dice")

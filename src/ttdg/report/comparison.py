@@ -1,11 +1,13 @@
 """All tables of a run, and the comparison of each method with the baseline on the same images and model."""
 
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from ttdg.adaptation import METHODS
 from ttdg.bench.jobs import Scoring
 from ttdg.bench.results import RunTable, import_polars
+from ttdg.evaluation.records import PRIMARY
 from ttdg.report.access import ACCESS_NOTE, Facts, rivals, row_facts, with_access
 from ttdg.report.aggregate import (
     TableGroup,
@@ -41,7 +43,7 @@ def report_tables(table: RunTable) -> list[ReportTable]:
         gaps = method_gaps(images, ceilings, baseline)
         for metric in (m for m in SCORES if m in distinct_values(mine, "metric")):
             view = score_table(mine, group, metric, rivals(facts))
-            of_group.append(with_share(view, gaps, baseline) if metric == "dice" else view)
+            of_group.append(with_share(view, gaps, baseline) if metric in PRIMARY else view)
         regions = sorted(r for r in distinct_values(mine, "region") if r)  # packed records have another order
         for region in regions if len(regions) > 1 else ():
             in_region = mine.filter(import_polars().col("region") == region)
@@ -59,7 +61,17 @@ def report_tables(table: RunTable) -> list[ReportTable]:
         notes = row_notes(table, group.batch)
         views += [with_notes(with_access(view, facts), notes) for view in of_group]
     views += [with_notes(view, row_notes(table)) for view in tuned_tables(table)]
-    return views + verification_tables(table)
+    return [in_words_of_task(view, table) for view in views] + verification_tables(table)
+
+
+def in_words_of_task(view: ReportTable, table: RunTable) -> ReportTable:
+    """Write "accuracy" instead of "Dice" in the title, header and note of a table of a classification."""
+    if "accuracy" not in distinct_values(table.rows, "metric"):
+        return view
+    title, note, *header = (
+        text.replace("Dice", "accuracy") for text in (view.title, view.note, *view.header)
+    )
+    return replace(view, title=title, header=tuple(header), note=note)
 
 
 def row_notes(table: RunTable, batch: int | None = None) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from ttdg.bench.results import RunTable
 from ttdg.bench.verification import verification_state
 from ttdg.files import write_text
-from ttdg.report.aggregate import dice_differences, image_dice, select_group, table_groups
+from ttdg.report.aggregate import dice_differences, distinct_values, image_dice, select_group, table_groups
 from ttdg.report.figures.panels import draw_panels
 from ttdg.report.figures.plots import dice_boxplots, difference_curves
 from ttdg.report.rendering import render_html
@@ -51,7 +51,8 @@ def _sections(table: RunTable, run: Path, seconds: float) -> list[ReportSection]
         paired = dice_differences(mine, table.run.baseline)
         cases = find_worst_cases(paired, table.run.baseline)
         drawn = ""
-        if cases and (needed := drawing_seconds(table, cases)) <= seconds:
+        masks = "dice" in distinct_values(table.rows, "metric")  # a class gives nothing to draw
+        if masks and cases and (needed := drawing_seconds(table, cases)) <= seconds:
             seconds -= needed
             drawn = _draw_worst(table, cases, run)
         title = table_title(group, "images")

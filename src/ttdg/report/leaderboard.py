@@ -12,10 +12,18 @@ from ttdg.bench.jobs import Training
 from ttdg.bench.results import RunTable, read_table
 from ttdg.bench.verification import verification_state
 from ttdg.errors import UserError
+from ttdg.evaluation.records import PRIMARY
 from ttdg.files import write_text
 from ttdg.report.access import ACCESS, POST_HOC, Facts, rivals, row_facts
-from ttdg.report.aggregate import image_dice, join_settings, mean_scores, select_group, table_groups
-from ttdg.report.comparison import comparison_table, row_notes
+from ttdg.report.aggregate import (
+    distinct_values,
+    image_dice,
+    join_settings,
+    mean_scores,
+    select_group,
+    table_groups,
+)
+from ttdg.report.comparison import comparison_table, in_words_of_task, row_notes
 from ttdg.report.controls import CONTROL_INTERVAL, GAIN, HARM, INTERVAL, OVER_CONTROL, P_TRANSFERS
 from ttdg.report.formats import escape_markdown, to_markdown
 from ttdg.report.gap import ceiling_dice, method_gaps, with_share
@@ -81,14 +89,16 @@ def _ranked_tables(table: RunTable, state: str) -> Iterator[tuple[str, str, Repo
     for group in table_groups(table):
         mine, my_images = select_group(means, group), select_group(images, group)
         facts = row_facts(table, group.experiment)
-        scores = score_table(mine, group, "dice", rivals(facts))
+        metric = next(name for name in PRIMARY if name in distinct_values(mine, "metric"))
+        scores = score_table(mine, group, metric, rivals(facts))
         against = comparison_table(table, mine, my_images, group, facts)
         gaps = method_gaps(my_images, ceilings, baseline)
         for access in ACCESS:
             ranked = _rank(scores, against, facts, access, f"{table.run.name}, {scores.title}", state)
             if any(not facts[row[0].text].control for row in ranked.rows):
                 ranked = with_share(ranked, gaps, baseline, ranked.header.index(SPEED))
-                yield access, group.stream, with_notes(ranked, row_notes(table, group.batch))
+                ranked = with_notes(ranked, row_notes(table, group.batch))
+                yield access, group.stream, in_words_of_task(ranked, table)
 
 
 def _rank(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SCORES: Mapping[str, str] = {
     "dice": "Dice",
+    "accuracy": "accuracy",
     "alignment_max": "E_φ^max",
     "structure": "S_α",
     "hd95": "HD95, pixels",

@@ -8,7 +8,8 @@ import numpy as np
 
 from ttdg.adaptation import reconstructions
 from ttdg.evaluation.evaluate import Evaluation
-from ttdg.evaluation.records import row_label
+from ttdg.evaluation.records import PRIMARY, row_label
+from ttdg.evaluation.statistics import wilson
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SiteRow:
-    """One method on one site: means over every image and region, in percent; `alignment` is E_φ^max."""
+    """One method on one site: means over every image and region, in percent; `alignment` is E_φ^max.
+
+    For a classification, `dice` is the accuracy, and `alignment` and `structure` are NaN.
+    """
 
     site: str
     method: str
@@ -28,6 +32,7 @@ class SiteRow:
     milliseconds: float  # per image
     views: str = "plain"  # over which the answers are averaged
     statistics: str = "own"  # of BatchNorm, under the method
+    interval: tuple[float, float] | None = None  # 95 % interval of the accuracy of a classification
 
 
 @dataclass(frozen=True)
@@ -74,29 +79,31 @@ def _summary(evaluation: Evaluation) -> SiteRow:
     by_region: dict[str, list[float]] = {}
     for _, _, _, region, metric, value in evaluation.rows:
         values.setdefault(metric, []).append(value)
-        if metric == "dice":
+        if metric in PRIMARY:
             by_region.setdefault(region, []).append(value)
-    about = evaluation.about
+    about, right = evaluation.about, values.get("accuracy")
+    low, high = wilson(sum(right), len(right)) if right else (0.0, 0.0)
 
     def percent(metric: str) -> float:
-        return 100 * float(np.mean(values[metric]))
+        return 100 * float(np.mean(values[metric])) if metric in values else float("nan")
 
     return SiteRow(
         about["site"],
         about["method"],
         about["images"],
-        percent("dice"),
+        percent("accuracy" if right else "dice"),
         percent("alignment_max"),
         percent("structure"),
         {region: 100 * float(np.mean(dice)) for region, dice in by_region.items()},
         1000 * float(np.mean(values["seconds"])),
         about.get("views", "plain"),
         about.get("statistics", "own"),
+        (100 * low, 100 * high) if right else None,
     )
 
 
 def scores_table(rows: Sequence[SiteRow], title: str) -> "Table":
-    """Return a rich table; the best Dice of each site is bold."""
+    """Return a rich table; the best Dice or accuracy of each site is bold."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -108,7 +115,11 @@ def scores_table(rows: Sequence[SiteRow], title: str) -> "Table":
     )
     for name in ("site", "method"):
         table.add_column(name)
-    for name in ("images", "Dice", *(regions if several else []), "E", "S", "ms/image"):
+    classified = any(row.interval for row in rows)
+    scores = (
+        ("accuracy", "95 % interval") if classified else ("Dice", *(regions if several else []), "E", "S")
+    )
+    for name in ("images", *scores, "ms/image"):
         table.add_column(escape(name), justify="right")
     for site in dict.fromkeys(row.site for row in rows):
         group = [row for row in rows if row.site == site]
@@ -118,8 +129,11 @@ def scores_table(rows: Sequence[SiteRow], title: str) -> "Table":
                 f"[bold]{row.dice:.1f}[/bold]" if row.dice == best and len(group) > 1 else f"{row.dice:.1f}"
             )
             parts = [f"{row.by_region[region]:.1f}" for region in regions] if several else []
-            values = (f"{row.alignment:.1f}", f"{row.structure:.1f}", f"{row.milliseconds:.1f}")
-            label = row_label(row.method, row.views, row.statistics)
-            table.add_row(escape(site), escape(label), str(row.images), dice, *parts, *values)
+            values = [f"{row.alignment:.1f}", f"{row.structure:.1f}"]
+            if row.interval:
+                values = [f"{row.interval[0]:.1f} to {row.interval[1]:.1f}"]
+            name = escape(row_label(row.method, row.views, row.statistics))
+            milliseconds = f"{row.milliseconds:.1f}"
+            table.add_row(escape(site), name, str(row.images), dice, *parts, *values, milliseconds)
         table.add_section()
     return table

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ttdg.networks import Segmenter, feature_maps
+from ttdg.networks import EncoderNetwork, feature_maps
 from ttdg.networks.losses import LOSSES
 from ttdg.prior import LiteralPrior, MorphologyPrior, literal_loss, prior_loss
 from ttdg.training.mixstyle import Partners, StyleMixing, Weights
@@ -18,7 +18,7 @@ class Learner(nn.Module):
 
     def __init__(
         self,
-        network: Segmenter,
+        network: EncoderNetwork,
         prior: MorphologyPrior | LiteralPrior | None,
         loss: str,
         weight: float,

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from ttdg.checkpoints import ModelCard, save
 from ttdg.data import Arrays, Benchmark
 from ttdg.errors import UserError, suggestion
-from ttdg.networks import NetworkSpec, Segmenter, cuda_graph, level_channels, load_encoder
-from ttdg.prior import literal_prior_for, prior_for
+from ttdg.networks import NETWORKS, EncoderNetwork, NetworkSpec, cuda_graph, level_channels, load_encoder
+from ttdg.prior import LiteralPrior, MorphologyPrior, literal_prior_for, prior_for
 from ttdg.training.averaging import WeightAverage
 from ttdg.training.batches import Pool
 from ttdg.training.learner import Learner
@@ -37,7 +37,7 @@ class Progress:
     step: int
     steps: int
     loss: float  # mean since the last event
-    validation: Mapping[str, float]  # latest Dice on held-out images, by region
+    validation: Mapping[str, float]  # latest Dice on held-out images by region, or accuracy
 
 
 def train(
@@ -59,11 +59,10 @@ def train(
     every `every` steps, and in between once `seconds` have passed since the last save; an interrupted run continues
     from there.
     """
+    recipe.check_task(benchmark.task)
     torch.manual_seed(recipe.seed)
-    labels, prior_settings = len(benchmark.labels), recipe.prior_settings()
-    network = build_network(recipe, labels)
-    new_prior = literal_prior_for if recipe.universe_loss == "literal" else prior_for
-    prior = new_prior(level_channels(network), labels, **prior_settings) if recipe.universe else None
+    network = build_network(recipe, len(benchmark.labels), benchmark.task)
+    prior = build_prior(recipe, network, benchmark) if recipe.universe else None
     learner = Learner(network, prior, recipe.loss, recipe.universe, recipe.mixstyle > 0)
     update = set_up(fabric, learner, recipe)
     result = learner if update.average is None else update.average.learner
@@ -108,12 +107,26 @@ def _diverged(step: int, recipe: Recipe, state: State) -> UserError:
     )
 
 
-def build_network(recipe: Recipe, labels: int) -> Segmenter:
+def build_network(recipe: Recipe, labels: int, task: str = "segmentation") -> EncoderNetwork:
     """Build the network of a recipe for `labels` classes, with the recipe's encoder weights if it names any."""
-    network = Segmenter(NetworkSpec(labels, recipe.encoder, strides=recipe.strides))
+    network = NETWORKS[task](NetworkSpec(labels, recipe.encoder, strides=recipe.strides))
     if recipe.encoder_weights is not None:
         load_encoder(network, Path(recipe.encoder_weights))
     return network
+
+
+def build_prior(
+    recipe: Recipe, network: EncoderNetwork, benchmark: Benchmark
+) -> MorphologyPrior | LiteralPrior:
+    """Build the untrained prior of a recipe.
+
+    The literal universe of a classification has one label: its nodes are spread over the whole image, and d is the
+    number of points.
+    """
+    widths, labels, settings = level_channels(network), len(benchmark.labels), recipe.prior_settings()
+    if recipe.universe_loss == "literal":
+        return literal_prior_for(widths, 1 if benchmark.task == "classification" else labels, **settings)
+    return prior_for(widths, labels, **settings)
 
 
 def make_fabric(recipe: Recipe, accelerator: str = "auto", devices: int = 1) -> Any:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ttdg.networks import Segmenter, pyramid
+from ttdg.networks import EncoderNetwork, pyramid
 from ttdg.training.recipe import Recipe
 
 LEVELS = (1, 2)  # levels of the encoder's pyramid that are mixed: the outputs of its first two stages
@@ -36,7 +36,7 @@ def draw_styles(recipe: Recipe, step: int) -> tuple[Weights, Partners]:
 class StyleMixing:
     """Hooks that mix statistics in a network's encoder, in training mode only. It adds no parameters."""
 
-    def __init__(self, network: Segmenter) -> None:
+    def __init__(self, network: EncoderNetwork) -> None:
         self.drawn: tuple[Weights, Partners] | None = None
         training = network.training
         producers = [producer for producer, _ in pyramid.level_modules(network.eval())]

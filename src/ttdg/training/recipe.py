@@ -72,7 +72,9 @@ class Recipe:
     precision: str = _setting("auto", "Precision: auto (bf16 on a GPU), 32 or bf16.")
     seed: int = _setting(0, "Seed of the initial weights, the batches and the augmentation.")
     deterministic: bool = _setting(False, "Use deterministic algorithms only.")
-    points: int = _setting(40, "Points of the universe 𝒰 per tissue.")
+    points: int = _setting(
+        40, "Points of the universe 𝒰 per tissue; of all of 𝒰 in a literal classification."
+    )
     sampling: int = _setting(4, "Distance of neighbouring graph nodes, in pixels.")
     edges: float = _setting(0.0, "λ, the weight of the edges in the matching.")
     tau: float = _setting(0.1, "Temperature of the posterior and of L(𝒰).")
@@ -119,6 +121,20 @@ class Recipe:
                     f"{name} has no effect with the universe loss {self.universe_loss!r}; leave it out, or choose the "
                     "other universe loss"
                 )
+
+    def check_task(self, task: str) -> None:
+        """Raise if a field does not fit the task of the benchmark."""
+        if task != "classification":
+            return
+        if self.loss != "ce":
+            raise UserError(
+                f"the loss {self.loss!r} needs structures, which a classification does not have; choose the loss 'ce'"
+            )
+        if self.universe and self.universe_loss == "literal" and self.class_matrix != "none":
+            raise UserError(
+                f"class_matrix {self.class_matrix!r} compares the classes of the nodes of an image, of which a "
+                "classification has one; choose class_matrix 'none', as the paper does"
+            )
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any], encoder_weights: str | None = None) -> "Recipe":

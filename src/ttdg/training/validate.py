@@ -1,4 +1,4 @@
-"""Dice on held-out source images."""
+"""Dice or accuracy on held-out source images."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ttdg.data import Arrays, Benchmark, normalise
-from ttdg.metrics import dice, region_masks, region_probabilities
+from ttdg.metrics import accuracy, dice, region_masks, region_probabilities
 
 
 @torch.no_grad()
@@ -17,7 +17,10 @@ def validate(
     device: torch.device,
     batch: int = 16,
 ) -> dict[str, float]:
-    """Return the mean Dice of each region over the held-out images of all source sites; {} without masks."""
+    """Return the mean Dice of each region over the held-out images of all source sites; {} without masks.
+
+    For a classification, return the accuracy.
+    """
     network.eval()
     scores = []
     for arrays in held_out.values():
@@ -25,9 +28,14 @@ def validate(
             continue
         for images, masks in zip(arrays.images.split(batch), arrays.masks.split(batch), strict=True):
             logits = network(normalise(images.to(device).float() / 255, benchmark.normalisation)).float()
+            labels = masks.to(device).long()
+            if benchmark.task == "classification":
+                scores.append(accuracy(logits, labels)[:, None])
+                continue
             probabilities = region_probabilities(logits, benchmark.regions)
-            scores.append(dice(probabilities, region_masks(masks.to(device).long(), benchmark.regions)))
+            scores.append(dice(probabilities, region_masks(labels, benchmark.regions)))
     if not scores:
         return {}
     means = torch.cat(scores).mean(0).tolist()
-    return dict(zip(benchmark.regions, means, strict=True))
+    names = ["accuracy"] if benchmark.task == "classification" else benchmark.regions
+    return dict(zip(names, means, strict=True))

@@ -15,7 +15,7 @@ from ttdg.adaptation.judge.readings import READING_SETS
 from ttdg.adaptation.judge.signals import prediction_signals
 from ttdg.data import Arrays, Benchmark, normalise
 from ttdg.data.shifts import simulate
-from ttdg.metrics import region_masks
+from ttdg.metrics import accuracy, region_masks
 from ttdg.networks import batchnorm
 from ttdg.networks.batchnorm.grouped import LayerWeights
 from ttdg.prior import MorphologyPrior
@@ -33,7 +33,7 @@ LOCATION_IMAGES = 128  # training images of each site from which point locations
 
 @dataclass(frozen=True)
 class EvidenceTable:
-    """Signals and Dice of `k` candidates for `n` images."""
+    """Signals and Dice of `k` candidates for `n` images; for a classification, `dice` is the accuracy (r = 1)."""
 
     signals: Mapping[str, Float[Tensor, "k n"]]
     dice: Float[Tensor, "n k r"]
@@ -99,7 +99,8 @@ def collect_evidence(
     for images, labels in _chunks(arrays, group, chunk, device):
         if seed is not None:
             generator = torch.Generator().manual_seed(seed * 1_000_003 + len(parts))
-            images, labels = simulate(images, labels, generator, group=group)
+            structures = setup.benchmark.task == "segmentation"
+            images, labels = simulate(images, labels, generator, group=group, anatomy=structures)
         images = normalise(images, setup.benchmark.normalisation)
         hospital = torch.arange(len(images), device=device) // (group if seed is not None else len(images))
         pieces = zip(images.split(step), labels.split(step), hospital.split(step), strict=True)
@@ -129,7 +130,8 @@ def _tables(
         predictions = fuse(averaged, setup.priors[names[0]], candidates)
         P = predictions.logits.softmax(2)
         R, V, weight = region_maps(P, regions), predictions.projected, predictions.weight
-        scores = candidate_dice(R, truth)
+        classified = setup.benchmark.task == "classification"
+        scores = candidate_accuracy(P, labels) if classified else candidate_dice(R, truth)
         for name in names:
             signals = universe_signals(setup.priors[name], setup.locations[name], V, P, regions, weight)
             if name == "learned":  # the other signals are the same for all universes
@@ -150,6 +152,13 @@ def candidate_dice(R: Float[Tensor, "k b r h w"], truth: Bool[Tensor, "b r h w"]
     both = masks.flatten(3).sum(3) + truth.flatten(2).sum(2)
     dice = 2 * (masks & truth).flatten(3).sum(3).double() / both
     return dice.where(both > 0, 1).movedim(0, 1)
+
+
+def candidate_accuracy(P: Float[Tensor, "k b l h w"], labels: Int[Tensor, "b h w"]) -> Float[Tensor, "b k 1"]:
+    """`ttdg.metrics.accuracy` of every candidate and image."""
+    logits = P.clamp(min=1e-7).log().flatten(0, 1)
+    right = accuracy(logits, labels.expand(len(P), *labels.shape).flatten(0, 1))
+    return right.view(len(P), -1).T[..., None]
 
 
 def _joined(pieces: list[EvidenceTables]) -> EvidenceTables:

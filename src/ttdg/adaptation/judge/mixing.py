@@ -52,15 +52,16 @@ def fit_mixing(
     network.eval().requires_grad_(False)
     optimiser = torch.optim.Adam([logit], lr)
     generator = torch.Generator().manual_seed(seed)
+    structures = benchmark.task == "segmentation"
     for _ in range(steps):
         images, labels = sample_groups(sites, groups, group, generator, device)
-        images, labels = simulate(images, labels, generator, group=group)
+        images, labels = simulate(images, labels, generator, group=group, anatomy=structures)
         images = normalise(images, benchmark.normalisation)
         at_once = 1 if images.is_cpu else groups  # a CPU is faster with small maps
         for x, y in zip(images.split(at_once * group), labels.split(at_once * group), strict=True):
             with torch.enable_grad():
                 use_groups(network, [LEARNED] * at_once, dict(zip(layers, logit.sigmoid(), strict=True)))
-                loss = _loss(network, x, y) * (at_once / groups)
+                loss = _loss(network, x, y, structures) * (at_once / groups)
             loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
@@ -70,13 +71,14 @@ def fit_mixing(
     return layer_weights(network, logit.detach().sigmoid()[:, 0].tolist())
 
 
-def _loss(network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy and soft Dice loss, each a mean over images."""
+def _loss(network: nn.Module, images: torch.Tensor, labels: torch.Tensor, structures: bool) -> torch.Tensor:
+    """Cross-entropy and, if there are structures, soft Dice loss; each is a mean over images."""
     layout = (
         torch.channels_last if images.is_cpu else torch.contiguous_format
     )  # the faster one of each device
     logits = network(images.contiguous(memory_format=layout))
-    return nn.functional.cross_entropy(logits, labels) + soft_dice_loss(logits, labels)
+    loss = nn.functional.cross_entropy(logits, labels)
+    return loss + soft_dice_loss(logits, labels) if structures else loss
 
 
 def layer_weights(network: nn.Module, values: Iterable[float]) -> LayerWeights:

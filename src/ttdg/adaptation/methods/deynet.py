@@ -145,7 +145,7 @@ METHOD = Method(
         "head": HEAD,
         "seed": SEED,
     },
-    needs=("BatchNorm", "encode/decode"),
+    needs=("BatchNorm", "encode/decode", "segmentation"),
     parts=("deynet",),
     reset="online",
     grid={"lr": (1e-6, 1e-4), "copies": (0, 2)},

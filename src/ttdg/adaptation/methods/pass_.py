@@ -238,7 +238,7 @@ METHOD = Method(
         "head": HEAD,
         "seed": SEED.with_origin("this project: a fixed seed for the prompts' initial weights"),
     },
-    needs=("BatchNorm", "encode/decode"),
+    needs=("BatchNorm", "encode/decode", "segmentation"),
     reset="continual",
     grid={"lr": (5e-4, 5e-3, 5e-2), "fallback": ("published", "entropy")},
 )

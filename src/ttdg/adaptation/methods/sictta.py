@@ -157,7 +157,8 @@ class Sictta:
     def _predict_with_neighbours(
         self, groups: list[Neighbourhood], inputs: Images, logits: Float[Tensor, "b l h w"]
     ) -> Float[Tensor, "b l h w"]:
-        """Replace, in place, the logits of the images that have neighbours; groups of one size run together."""
+        """Replace the logits of the images that have neighbours; groups of one size run together."""
+        logits = logits.contiguous()  # those of a classifier share their memory between pixels
         by_size: dict[int, list[Neighbourhood]] = {}
         for group in groups:
             by_size.setdefault(len(group.images), []).append(group)

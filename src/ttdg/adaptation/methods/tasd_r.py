@@ -138,7 +138,7 @@ METHOD = Method(
         "steps": STEPS.with_origin("this project: one, because constant predictions also minimise the loss"),
         "seed": SEED,
     },
-    needs=("BatchNorm", "encode/decode"),
+    needs=("BatchNorm", "encode/decode", "segmentation"),
     parts=("tasd-r",),
     reset="episodic",
 )

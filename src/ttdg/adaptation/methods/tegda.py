@@ -224,5 +224,5 @@ METHOD = Method(
         "head": HEAD,
         "seed": SEED,
     },
-    needs=("encode/decode",),
+    needs=("encode/decode", "segmentation"),
 )

@@ -33,7 +33,7 @@ from ttdg.adaptation.site_learning import saved_state
 from ttdg.adaptation.site_learning.image_memory import ImageMemory
 from ttdg.adaptation.site_learning.soft_labels import Guide, guided, mirror_mean, sharpen, soft_label_loss
 from ttdg.adaptation.site_learning.strong_views import draw_views, strong_view
-from ttdg.networks import batchnorm
+from ttdg.networks import Classifier, batchnorm
 from ttdg.networks.averaging import ema_update
 from ttdg.networks.capture import CaptureGuard
 from ttdg.networks.cuda_graph import GraphRunner
@@ -198,7 +198,8 @@ def self_training(
     head: losses.Head = "softmax",
     seed: int = 0,
 ) -> Adapter:
-    """Build the adapter of method `self-training`."""
+    """Build the adapter of method `self-training`. For a classifier the loss has no Dice."""
+    dice = dice and not isinstance(network, Classifier)
     return SelfTraining(
         network, lr=lr, steps=steps, folder_steps=folder_steps, draw=draw, capacity=capacity, momentum=momentum,
         sharpness=sharpness, keep_areas=keep_areas, dice=dice, head=head, seed=seed,

@@ -158,6 +158,7 @@ METHOD = Method(
     predict="after",
     access="source-free",
     paper="Tang et al., MICCAI 2023",
+    needs=("segmentation",),
     origin="the authors' code: Adam 5e-4, 20 passes in batches of 8; online steps are this project's",
     options={
         **TRAINING,

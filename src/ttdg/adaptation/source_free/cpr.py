@@ -238,7 +238,7 @@ METHOD = Method(
         "calibrate": Option("divide the refined map of each structure and image by its maximum", CODE),
         "focal": Option("exponent of the focal factor of the loss; 0 is cross-entropy", CODE, WEIGHT),
     },
-    needs=("encode/decode",),
+    needs=("encode/decode", "segmentation"),
     grid={"lr": (3e-5, 1e-4, 3e-4), "statistics": ("batch", "source")},
     published={"salt": "black"},
 )

@@ -208,7 +208,7 @@ METHOD = Method(
         **DENOISING,
         "lr": LR.with_origin(f"{CODE} (Adam, betas 0.9 and 0.99)"),
     },
-    needs=("encode/decode",),
+    needs=("encode/decode", "segmentation"),
     grid={"lr": (2e-4, 6e-4, 2e-3), "statistics": ("batch", "source")},
     published={"salt": "black"},
 )

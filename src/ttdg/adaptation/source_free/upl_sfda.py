@@ -201,6 +201,6 @@ METHOD = Method(
         "head": HEAD,
         "seed": SEED,
     },
-    needs=("encode/decode",),
+    needs=("encode/decode", "segmentation"),
     grid={"lr": (1e-5, 3e-5, 1e-4), "statistics": ("batch", "source")},
 )

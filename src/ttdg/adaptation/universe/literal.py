@@ -66,7 +66,7 @@ class UniverseLiteralAdapter(GradientAdapter):
         if len(images) > 1:  # the loss is defined on pairs of graphs
             with torch.enable_grad():
                 logits, maps = feature_maps(self.network, images)
-                projected = self.prior.project(maps, logits.shape[2:])
+                projected = self.prior.project(maps, images.shape[2:])
                 loss = self.objective(self.prior.nodes(projected, logits.argmax(1)))
                 loss = loss + 0 * logits.detach().sum()  # passes on a NaN that the masks would hide
             self._update(loss)

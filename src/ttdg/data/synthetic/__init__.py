@@ -1,4 +1,4 @@
-"""Synthetic images of five hospitals, drawn from a seed: `fundus`, `polyp`, and volumes of the `prostate`."""
+"""Drawn images of five sites, from a seed: `fundus`, `polyp`, `prostate` (volumes) and `shapes` (classes)."""
 
 # The names of the hospitals, and the images of one as arrays.
 from ttdg.data.synthetic.cases import SITES, draw_site

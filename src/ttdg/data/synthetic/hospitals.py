@@ -12,6 +12,7 @@ from functools import partial
 from ttdg.data.synthetic.fields import Labels, Picture, Random
 from ttdg.data.synthetic.fundus import Eyes, draw_fundus
 from ttdg.data.synthetic.polyp import Polyps, draw_polyps
+from ttdg.data.synthetic.shapes import Drawing, draw_shape
 from ttdg.data.synthetic.style import Style
 
 
@@ -131,4 +132,30 @@ POLYP: Mapping[str, Hospital] = {
     ),
 }
 
-HOSPITALS: Mapping[str, Mapping[str, Hospital]] = {"fundus": FUNDUS, "polyp": POLYP}
+
+def _studio(style: Style, drawing: Drawing) -> Hospital:
+    return Hospital(style, partial(draw_shape, drawing))
+
+
+SHAPES: Mapping[str, Hospital] = {
+    # paper cut-outs on a light table
+    "north": _studio(Style(noise=0.01), Drawing()),
+    # flat colours with a thick outline, as in a cartoon
+    "harbour": _studio(
+        Style(contrast=1.1), Drawing(0.6, 0.4, colourful=0.7, outline=0.07, texture=0.0, rough=0.01)
+    ),
+    # chalk on a blackboard
+    "valley": _studio(Style(noise=0.04, gamma=1.1), Drawing(0.15, 0.75, 0.05, filled=0.4, rough=0.04)),
+    # water colours: pale and soft
+    "lakeside": _studio(
+        Style(colour=((0.7, 0.1, 0), (0, 0.8, 0.2), (0, 0.3, 1.0)), haze=(0.2, 0.2, 0.25), blur=1.5),
+        Drawing(0.8, 0.4, 0.4, outline=0.0, texture=0.15, rough=0.045),
+    ),
+    # a pencil sketch under a warm lamp
+    "summit": _studio(
+        Style(colour=((1.1, 0.05, 0), (0.1, 0.9, 0), (0, 0.1, 0.7)), lamp=0.2, resolution=0.7, quality=60),
+        Drawing(0.75, 0.35, 0.05, filled=0.0, outline=0.03),
+    ),
+}
+
+HOSPITALS: Mapping[str, Mapping[str, Hospital]] = {"fundus": FUNDUS, "polyp": POLYP, "shapes": SHAPES}

@@ -34,7 +34,7 @@ def write_benchmark(
 
     Args:
         out: Folder to write.
-        variant: `fundus`, `polyp` or `prostate`.
+        variant: `fundus`, `polyp`, `prostate`, or `shapes` for classification.
         count: Number of images of each site, or of volumes of the variant `prostate`.
         size: Side of the images in pixels, and of the network's input.
         seed: Seed of all random numbers.
@@ -51,11 +51,15 @@ def write_benchmark(
                 _save_volume(folder / site, case, size, seed, benchmark)
             else:
                 image, labels = draw_case(variant, site, case, size, seed)
-                _save(folder / site / "images", _name(site, case), image)
-                _save(folder / site / "masks", _name(site, case), benchmark.decode(labels))
+                drawn = {"images": image, "masks": benchmark.decode(labels)}
+                if benchmark.task == "classification":
+                    drawn = {benchmark.labels[labels[0, 0]]: image}
+                for part, pixels in drawn.items():
+                    _save(folder / site / part, _name(site, case), pixels)
             if progress:
                 progress(done)
-        for site in SITES if variant != VOLUMES else ():  # each volume is a patient
+        # Each volume is a patient, and so is each image of a class.
+        for site in SITES if variant != VOLUMES and benchmark.task == "segmentation" else ():
             _write_table(folder / site, count)
     return out
 

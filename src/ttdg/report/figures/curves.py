@@ -8,6 +8,7 @@ import numpy as np
 
 from ttdg.bench.jobs import Fitting, Scoring, Training
 from ttdg.bench.results import RunTable
+from ttdg.evaluation.records import primary_scores
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def find_curves(table: RunTable) -> list[Curve]:
         if entry.job in table.about and isinstance(job, Scoring):
             about = table.about[entry.job]
             milliseconds = 1000 * about["adapting_seconds"] / about["images"]
-            dice = 100 * float(np.mean(list(about["dice"].values())))
+            dice = 100 * float(np.mean(list(primary_scores(about).values())))
             scored[entry.experiment, job.method].append(
                 (_settings(table, job), CurvePoint(0.0, dice, milliseconds))
             )

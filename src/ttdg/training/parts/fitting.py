@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ttdg.data import Arrays, Benchmark
-from ttdg.networks import Segmenter, pyramid
+from ttdg.networks import EncoderNetwork, pyramid
 from ttdg.networks.segmenter import STRIDE
 from ttdg.training.batches import Pool
 from ttdg.training.recipe import FITTING_AUGMENTATION, Recipe
@@ -24,7 +24,7 @@ Report = Callable[[int], None]  # called with the number of steps done
 class PartFit:
     """The arguments of a fit. `network` is a private copy in eval mode, without gradients."""
 
-    network: Segmenter
+    network: EncoderNetwork
     sources: Mapping[str, Arrays]
     benchmark: Benchmark
     device: torch.device

@@ -9,7 +9,7 @@ import torch
 
 from ttdg.data import Arrays, Benchmark
 from ttdg.errors import UserError, suggestion
-from ttdg.networks import Segmenter
+from ttdg.networks import EncoderNetwork
 from ttdg.training.parts.deynet import fit_deynet
 from ttdg.training.parts.fitting import STEPS, PartFit, Report
 from ttdg.training.parts.itta import fit_itta
@@ -27,7 +27,7 @@ EXTRAS: dict[str, Callable[[PartFit], Part]] = {
 
 def fit_part(
     name: str,
-    network: Segmenter,
+    network: EncoderNetwork,
     sources: Mapping[str, Arrays],
     benchmark: Benchmark,
     device: torch.device,
