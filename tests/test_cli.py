@@ -15,7 +15,8 @@ from ttdg.cli.options import parse_settings
 from ttdg.errors import UserError
 from ttdg.types import Part
 
-COMMANDS = [[], ["demo"], ["data"], ["data", "check"], ["data", "synth"], ["data", "pack"], ["train"], ["evaluate"],
+COMMANDS = [[], ["demo"], ["data"], ["data", "check"], ["data", "synth"], ["data", "pack"],
+            ["data", "import"], ["train"], ["evaluate"],
             ["predict"], ["info"], ["bench"], ["report"], ["verify"], ["leaderboard"], ["methods"],
             ["tune"], ["fit-prior"], ["fit-judge"], ["prior"], ["prior", "inspect"]]  # fmt: skip
 

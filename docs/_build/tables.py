@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import studies
+from datasets import datasets_table
 from gains import gains_figure, gains_table
 from ttdg.bench.results import read_table
 from ttdg.report.comparison import report_tables
@@ -68,6 +69,7 @@ TABLES: Mapping[str, Callable[[], str]] = {  # name in `<!-- table: NAME -->` â†
     "source-recipes": studies.source_recipes,
     "drawn-hospitals": studies.drawn_hospitals,
     "speed": studies.speed,
+    "data-sets": datasets_table,
 }
 
 
