@@ -15,9 +15,12 @@ from ttdg.cli.options import parse_settings
 from ttdg.errors import UserError
 from ttdg.types import Part
 
-COMMANDS = [[], ["demo"], ["data"], ["data", "check"], ["data", "synth"], ["data", "pack"], ["train"], ["evaluate"],
+COMMANDS = [[], ["demo"], ["data"], ["data", "check"], ["data", "synth"], ["data", "pack"],
+            ["data", "import"], ["train"], ["evaluate"],
             ["predict"], ["info"], ["bench"], ["report"], ["verify"], ["leaderboard"], ["methods"],
-            ["tune"], ["fit-prior"], ["fit-judge"], ["prior"], ["prior", "inspect"]]  # fmt: skip
+            ["tune"], ["fit-prior"], ["fit-judge"], ["prior"], ["prior", "inspect"],
+            ["figure"], ["figure", "segmentation"], ["figure", "grad-cam"], ["figure", "matching"],
+            ["figure", "class-matrix"]]  # fmt: skip
 
 
 def run(*arguments):
@@ -34,7 +37,7 @@ def model(tmp_path, disc_model):
 def test_every_command_has_help_and_every_leaf_an_example(command):
     result = run(*command, "--help")
     assert result.exit_code == 0
-    if command not in ([], ["data"], ["prior"]):
+    if command not in ([], ["data"], ["prior"], ["figure"]):
         assert re.search(rf"Example: ttdg {' '.join(command)}", result.output.replace("\n", " "))
 
 

@@ -117,3 +117,31 @@ def test_definitions_and_the_lemma_are_on_the_page():
 def test_every_symbol_is_in_the_glossary(symbol):
     cells = re.findall(r"^\| ([^|]+) \|", section("Symbols"), re.MULTILINE)
     assert any(symbol in re.split(r"[ ,=()]+", cell) or cell.startswith(symbol) for cell in cells)
+
+
+SHOWN = [f"Table {number}" for number in ("1", "2", "3", "4", "5", "A1", "A2", "A3", "A4", "A5")]
+SHOWN += [f"Figure {number}" for number in ("3", "4", "A1", "A2", "A3", "A4", "A5")]
+
+
+@pytest.mark.parametrize("shown", SHOWN)
+def test_every_table_and_figure_with_results_has_a_command(shown):
+    """Figures 1 and 2 are drawings."""
+    rows = re.findall(
+        r"^\| ([^|]+) \|[^|]+\| `((?:ttdg|python) [^`]+)`", section("Commands for the tables"), re.MULTILINE
+    )
+    assert any(re.search(rf"{shown}\b", name) for name, _ in rows)
+
+
+def test_experiments_named_in_commands_exist_in_their_yaml_files():
+    import yaml
+
+    for path, name in re.findall(r"(experiments/[\w-]+\.yaml)[^`|]*--only \"([^\"]+)\"", PAGE):
+        known = yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))["experiments"]
+        assert name in {experiment["name"] for experiment in known}
+
+
+@pytest.mark.parametrize("script", sorted(set(re.findall(r"python (benchmarks/\w+\.py)", PAGE))))
+def test_scripts_named_in_commands_have_the_options_that_are_given(script):
+    text = (ROOT / script).read_text(encoding="utf-8")
+    for line in re.findall(rf"python {script}([^`]*)`", PAGE):
+        assert all(f'"{option}"' in text for option in re.findall(r"--\w+", line))

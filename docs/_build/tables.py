@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import studies
+from datasets import datasets_table
 from gains import gains_figure, gains_table
 from ttdg.bench.results import read_table
 from ttdg.bench.verification import verification_state
@@ -70,6 +71,7 @@ TABLES: Mapping[str, Callable[[], str]] = {  # name in `<!-- table: NAME -->` â†
     "drawn-hospitals": studies.drawn_hospitals,
     "speed": studies.speed,
     "verified": lambda: verified_table(),
+    "data-sets": datasets_table,
 }
 
 

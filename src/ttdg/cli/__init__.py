@@ -15,6 +15,7 @@ from ttdg.cli import (
     data,
     demo,
     evaluate,
+    figure,
     fit,
     info,
     leaderboard,
@@ -65,6 +66,7 @@ app.command("train")(train.train_command)
 app.command("fit-prior")(fit.fit_prior_command)
 app.command("fit-judge")(fit.fit_judge_command)
 app.add_typer(prior.app, name="prior")
+app.add_typer(figure.app, name="figure")
 app.command("methods")(methods.methods_command)
 app.command("tune")(tune.tune_command)
 app.command("evaluate")(evaluate.evaluate_command)

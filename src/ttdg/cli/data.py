@@ -1,4 +1,4 @@
-"""The commands `ttdg data check`, `ttdg data synth` and `ttdg data pack`."""
+"""The commands `ttdg data check`, `ttdg data synth`, `ttdg data pack` and `ttdg data import`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +7,9 @@ import typer
 
 from ttdg.cli.options import BenchmarkOption, WorkersOption, open_data, output_folder
 
-app = typer.Typer(no_args_is_help=True, help="Check, draw and pack benchmark folders.")
+SHOWN_PROBLEMS = 10  # the record of an import lists all
+
+app = typer.Typer(no_args_is_help=True, help="Check, draw, pack and import benchmark folders.")
 
 
 @app.command("check")
@@ -75,3 +77,47 @@ def pack_command(
         with progress_bar(site.name, len(site.cases)) as progress:
             path = pack_site(site, described, workers=workers, progress=progress)
         typer.echo(f"{path}: {len(site.cases)} cases, {path.stat().st_size / 1e6:.0f} MB")
+
+
+@app.command("import")
+def import_command(
+    name: Annotated[str, typer.Argument(help="Data set: promise12, refuge, kvasir, pacs, …")],
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="Folder with the extracted download.")],
+    out: Annotated[
+        Path, typer.Argument(metavar="DST", help="Benchmark folder to write.", callback=output_folder)
+    ],
+    rater: Annotated[
+        str | None,
+        typer.Option(help="Whose masks, if the data set has several raters.", show_default=False),
+    ] = None,
+    cases: Annotated[
+        Path | None,
+        typer.Option(
+            help="A csv file with the column case and any of site, patient and split, which overrule the download.",
+            show_default=False,
+        ),
+    ] = None,
+    workers: WorkersOption = None,
+) -> None:
+    """Turn the download of a public data set into a benchmark folder.
+
+    Files that cannot be used are set aside with a reason, in DST/import-NAME.json, and the exit status is then 1.
+    The same command continues an import that was interrupted. Several data sets may share DST.
+
+    Example: [bold]ttdg data import kvasir ~/downloads/Kvasir-SEG ~/data/polyp[/bold]
+    """
+    from ttdg.cli.progress import progress_bar
+    from ttdg.data.downloads.run import import_dataset
+
+    with progress_bar(f"importing {name}") as progress:
+        report = import_dataset(
+            name, source, out, rater=rater, table=cases, workers=workers, progress=progress
+        )
+    for problem in report.set_aside[:SHOWN_PROBLEMS]:
+        typer.echo(str(problem), err=True)
+    sites = ", ".join(f"{site} {count:,}" for site, count in sorted(report.sites.items()))
+    typer.echo(
+        f"{out}: {sites or 'no case'}; {report.written:,} written, {report.kept:,} kept, "
+        f"{len(report.set_aside):,} set aside ({report.record})"
+    )
+    raise typer.Exit(1 if report.set_aside else 0)

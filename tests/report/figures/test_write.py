@@ -136,6 +136,23 @@ def test_the_map_lights_up_where_the_evidence_is():
     assert x >= 12
 
 
+class Never(Spot):
+    """A network that never predicts label 1."""
+
+    def forward(self, images):
+        (deep,) = self.encode(images)
+        return torch.cat([self.head(deep) + 1, self.head(deep)], 1)
+
+
+def test_a_label_that_is_predicted_nowhere_is_explained_over_all_pixels():
+    images = torch.zeros(1, 3, 16, 16)
+    images[0, :, 4:8, 8:12] = 1
+    (found,) = grad_cam(Never(), images, 1)
+    assert (found.min(), found.max()) == (0, 1)
+    y, x = np.unravel_index(found.argmax(), found.shape)
+    assert (y // 4, x // 4) == (1, 2)
+
+
 def test_the_last_stage_of_our_networks_is_found_by_what_it_gives(disc_model):
     assert last_stage(disc_model.network, torch.zeros(1, 3, 64, 64)) == "unet.encoder.stages.4"
 

@@ -6,5 +6,6 @@
 - `answers`: predictions of a scoring, made again for chosen images.
 - `explanations`, `model_figures`: Grad-CAM and matched graphs.
 - `atlas`: universe points in images of several sites.
+- `site_answers`, `paper`: answers of several methods at a site, and the figures of the paper for one model.
 - `write`: the figure files of a report.
 """

@@ -33,14 +33,24 @@ def last_stage(network: nn.Module, images: Float[Tensor, "b c h w"]) -> str:
 
 
 def grad_cam(network: nn.Module, images: Float[Tensor, "b 3 h w"], label: int) -> Float[np.ndarray, "b h w"]:
-    """Return the Grad-CAM of a label in the deepest feature map, scaled to [0, 1] for each image."""
-    from monai.visualize import GradCAM
+    """Return the Grad-CAM of a label in the deepest feature map, scaled to [0, 1] for each image.
 
-    layer = last_stage(network, images[:1])
-    cam = GradCAM(nn_module=network, target_layers=layer, postprocessing=lambda raw: raw)
-    with torch.enable_grad():  # gradients flow through the image, because adapters freeze most parameters
-        raw_maps = [cam(image[None].clone().requires_grad_(), class_idx=label) for image in images]
-    maps = torch.cat([torch.as_tensor(raw) for raw in raw_maps])[:, 0].detach()
+    The explained score is the sum of the label's logits over the pixels that are predicted as the label, as usual for
+    segmentation; over all pixels where there are none. The sum over all pixels would explain the background.
+    """
+    stage, outputs = dict(network.named_modules())[last_stage(network, images[:1])], list[Tensor]()
+    hook = stage.register_forward_hook(lambda _m, _i, out: outputs.append(out))
+    try:
+        with torch.enable_grad():  # gradients flow through the image, because adapters freeze most parameters
+            logits = network(images.clone().requires_grad_())
+            inside = (logits.argmax(1) == label).float()
+            inside = torch.where(inside.amax((1, 2), keepdim=True) > 0, inside, 1.0)
+            (gradient,) = torch.autograd.grad((logits[:, label] * inside).sum(), outputs[-1])
+    finally:
+        hook.remove()
+    weights = gradient.mean((2, 3), keepdim=True)
+    maps = (weights * outputs[-1].detach()).sum(1, keepdim=True).relu()
+    maps = F.interpolate(maps, images.shape[2:], mode="bilinear")[:, 0]
     low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
     return ((maps - low) / (high - low).clamp(min=1e-12)).cpu().numpy()
 
