@@ -11,10 +11,13 @@ import typer
 from typer.core import TyperGroup
 
 from ttdg.cli import (
+    audit,
     bench,
     data,
     demo,
+    drift,
     evaluate,
+    fingerprint,
     fit,
     info,
     leaderboard,
@@ -63,6 +66,7 @@ app.add_typer(data.app, name="data")
 app.command("train")(train.train_command)
 app.command("fit-prior")(fit.fit_prior_command)
 app.command("fit-judge")(fit.fit_judge_command)
+app.command("fit-fingerprint")(fingerprint.fit_fingerprint_command)
 app.add_typer(prior.app, name="prior")
 app.command("methods")(methods.methods_command)
 app.command("tune")(tune.tune_command)
@@ -72,6 +76,9 @@ app.command("report")(report.report_command)
 app.command("verify")(verify.verify_command)
 app.command("leaderboard")(leaderboard.leaderboard_command)
 app.command("predict")(predict.predict_command)
+app.command("drift")(drift.drift_command)
+app.command("audit")(audit.audit_command)
+app.command("revert")(audit.revert_command)
 app.command("info")(info.info_command)
 
 

@@ -39,6 +39,7 @@ class JournalEntry:
     expected_dice: float | None = None  # its expected Dice …
     expected_low: float | None = None  # … and the 80 % interval
     expected_high: float | None = None
+    gate: str = ""  # "accepted", or why the source's answer was used instead
     remark: str = ""  # what the method says about its treatment of the site
     version: str = ""  # of ttdg
 

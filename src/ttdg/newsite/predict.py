@@ -9,17 +9,22 @@ from typing import Any
 
 from ttdg.adaptation import METHODS, Resumable, SiteLearner, build_adapter
 from ttdg.adaptation.adapter import Progress
+from ttdg.adaptation.gate import gate as put_gate
 from ttdg.checkpoints import Model
 from ttdg.data.unlabelled import read_new_images
 from ttdg.errors import UserError
+from ttdg.newsite.audit import AuditLog
 from ttdg.newsite.inputs import find_files
 from ttdg.newsite.journal import Journal, answer_key
 from ttdg.newsite.manifest import write_manifest
 from ttdg.newsite.names import output_names
 from ttdg.newsite.rounds import sort_into_rounds
-from ttdg.newsite.run import default_method, describe_masks, describe_run
+from ttdg.newsite.run import default_method, default_policy, describe_masks, describe_run
 from ttdg.newsite.run_state import RunState
 from ttdg.newsite.session import Session
+from ttdg.newsite.site_check import check_site
+from ttdg.safety import Drift
+from ttdg.safety.policy import GatePolicy
 
 PIXELS = 89_000_000  # largest image that is read by default
 
@@ -39,6 +44,7 @@ class FolderResult:
     unusual: Mapping[str, str]  # files that are not this kind of image → why; they were answered alone
     edited: tuple[str, ...]  # files whose mask was changed after it was written, and is kept
     removed: tuple[str, ...]  # files with a mask that are no longer among the inputs
+    drift: Drift | None  # distance from the source sites; None without a fingerprint or without images
 
 
 def predict(
@@ -54,6 +60,7 @@ def predict(
     overlays: bool = True,
     workers: int | None = None,
     again: bool = False,
+    gate: GatePolicy | bool | None = None,
     most_pixels: int = PIXELS,
     progress: Progress = lambda done, total: None,
     learning: Progress = lambda done, total: None,
@@ -87,6 +94,8 @@ def predict(
         overlays: Also draw each mask over its image.
         workers: Number of threads that read images; None is one per core.
         again: Answer all files again, and replace every answer in `out`.
+        gate: The policy of the gate. True is its defaults, and False no gate. None is the default policy for methods
+            that need one, if the model has a judge (`default_policy`).
         most_pixels: Images with more pixels are set aside.
         progress: Called with the number of processed files and the number of all image files.
         learning: Called, in the stream `folder`, with the number of finished steps and the number of all steps.
@@ -100,16 +109,21 @@ def predict(
         raise UserError(f"a folder is answered in the stream 'online' or 'folder', not {stream!r}")
     declared = METHODS[method]
     stream = stream or ("folder" if isinstance(adapter, SiteLearner) else "online")
-    run = describe_run(model, method, options, views, batch, stream)
+    policy = default_policy(model, method) if gate is None else GatePolicy() if gate is True else gate or None
+    if policy is not None:
+        adapter = put_gate(adapter, model, model.card.benchmark.regions, policy, declared.memory)
+    run = describe_run(model, method, options, views, batch, stream, policy)
     if journal.entries:
         run.check_same(journal.run)
     rounds, files = sort_into_rounds(found.images, journal), [image.file for image in found.images]
     key = answer_key(json.dumps(asdict(run), sort_keys=True))
     saved = RunState(out, key, adapter) if declared.memory and isinstance(adapter, Resumable) else None
     groups = rounds.groups(declared.memory) if rounds.present else []
+    audit = AuditLog(out)
     session = Session(
         model, adapter, journal, asdict(run), output_names(files, journal.names()), rounds.final(),
         dict(found.set_aside) | {refused.file: refused.reason for refused in rounds.refused}, len(files), progress,
+        audit,
     )  # fmt: skip
     device = next(model.network.parameters()).device
     session.answer(
@@ -124,11 +138,14 @@ def predict(
     if saved is not None:
         saved.remove()
     removed = journal.removed(files)
-    manifest = write_manifest(journal, found, session.set_aside, removed, describe_masks(run, model))
+    drift = check_site(model, found.images, most_pixels=most_pixels, workers=workers)
+    audit.add("finished", segmented=session.done, kept=session.kept, set_aside=len(session.set_aside))
+    description = describe_masks(run, model, drift) | {"audit": {"lines": audit.count, "head": audit.head}}
+    manifest = write_manifest(journal, found, session.set_aside, removed, description)
     expected, remarks = journal.expected_dice(files), journal.remarks(files)
     answers = {file: journal.entries[file] for file in files}
     return FolderResult(
         session.done, session.kept, session.set_aside, manifest, expected, method, stream, remarks,
         unusual={file: entry.unusual for file, entry in answers.items() if entry.unusual},
-        edited=tuple(file for file in files if file in journal.edited), removed=removed,
+        edited=tuple(file for file in files if file in journal.edited), removed=removed, drift=drift,
     )  # fmt: skip

@@ -16,10 +16,12 @@ from ttdg.adaptation import (
     build_adapter,
 )
 from ttdg.adaptation.adapter import Images, Logits, Progress
-from ttdg.checkpoints import Model
+from ttdg.adaptation.gate import GatedAdapter, GateDecision
+from ttdg.checkpoints import Model, content_hash
 from ttdg.data.unlabelled import NewBatch, Refused
 from ttdg.evaluation.streams import frozen_predictor
 from ttdg.newsite.answers import write_answer
+from ttdg.newsite.audit import AuditLog
 from ttdg.newsite.journal import Journal, JournalEntry, answer_key
 from ttdg.newsite.learning import learn_folder
 from ttdg.newsite.run_state import RunState
@@ -40,12 +42,14 @@ class Session:
     set_aside: dict[str, str]  # file → reason
     total: int  # number of image files
     progress: Progress
+    audit: AuditLog
     done: int = 0
     kept: int = field(init=False)
     refused: int = 0
 
     def __post_init__(self) -> None:
         self.kept = len(self.final)
+        self._changing, self._frozen_weights = False, ""
 
     @property
     def out(self) -> Path:
@@ -82,6 +86,9 @@ class Session:
 
         self._report()
         self.journal.begin(self.run)
+        self.audit.open()
+        self.audit.add("run", run=self.run)
+        self._changing = learns_on_the_way or learns_first
         self._greys = self.model.card.benchmark.greys
         if learns_first:
             wanted = self.names.keys() - self.final
@@ -90,6 +97,8 @@ class Session:
                 progress=learning,
             )  # fmt: skip
             respond = frozen_predictor(self.adapter)
+            self._frozen_weights = self._weights()
+            self.audit.add("learned", weights=self._frozen_weights, **_gate_counts(self.adapter))
             if not isinstance(self.adapter, FrozenPredictor):
                 assessing = None  # its assessment is that of the last batch that it learned
         elif saved is not None:
@@ -108,11 +117,12 @@ class Session:
             if processed:
                 logits = respond(loaded.images)
                 assessment = assessing.assessment() if assessing is not None else None
+                decision = self.adapter.decision if isinstance(self.adapter, GatedAdapter) else None
             if answered:
                 self.kept += len(new)
             else:
                 remark = " ".join(self.adapter.remarks()) if isinstance(self.adapter, Remarking) else ""
-                self._write(loaded, logits, assessment, batch_key, remark)
+                self._write(loaded, logits, assessment, batch_key, remark, decision)
             if saved is not None and learns_on_the_way and processed:
                 saved.save_if_due(key, number)
             self._report()
@@ -123,12 +133,19 @@ class Session:
         if self.journal.kept.get(loaded.files[0].file) == key:
             self.kept += 1
         else:
-            self._write(loaded, self.source(loaded.images), None, key, "")
+            self._write(loaded, self.source(loaded.images), None, key, "", None)
         self._report()
 
+    def _weights(self) -> str:
+        """Return a hash of the adapted weights; that of the model's file for a method that changes none."""
+        if not self._changing:
+            return self.model.card.sha256
+        return self._frozen_weights or content_hash(self.adapter.network.state_dict())
+
     def _write(
-        self, loaded: NewBatch, logits: Logits, assessment: Assessment | None, key: str, remark: str
-    ) -> None:
+        self, loaded: NewBatch, logits: Logits, assessment: Assessment | None, key: str, remark: str,
+        decision: GateDecision | None,
+    ) -> None:  # fmt: skip
         """Write the answers to a batch and enter them into the journal. Masks that were changed by hand stay."""
         fixed, labels = self.final | self.journal.edited, self.model.card.benchmark.labels
         common: dict[str, Any] = {
@@ -139,12 +156,15 @@ class Session:
                 write_answer(self.out, image, self.names[image.file], answer, self._greys, labels),
                 **common,
                 **expected,
+                gate=gate,
             )
-            for image, answer, expected in zip(
-                loaded.files, logits, _expected_fields(assessment, len(loaded.files)), strict=True
+            for image, answer, expected, gate in zip(
+                loaded.files, logits, _expected_fields(assessment, len(loaded.files)),
+                _gate_fields(decision, len(loaded.files)), strict=True,
             )
             if image.file not in fixed
-        ]
+        ]  # fmt: skip
+        self.audit.add_answers(entries, self._weights(), decision.update if decision else "")
         self.journal.add(*entries)
         self.done += len(entries)
         self.kept += len({image.file for image in loaded.files} & self.journal.edited - self.final)
@@ -161,6 +181,20 @@ class Session:
 
     def _report(self) -> None:
         self.progress(self.done + self.kept + self.refused, self.total)
+
+
+def _gate_fields(decision: GateDecision | None, count: int) -> list[str]:
+    """Return what the gate decided about each image of a batch of `count` images."""
+    if decision is None:
+        return [""] * count
+    return [reason or "accepted" for reason in decision.reasons]
+
+
+def _gate_counts(adapter: Adapter) -> dict[str, Any]:
+    """Return whether the gate undid what was learned of a site."""
+    if not isinstance(adapter, GatedAdapter):
+        return {}
+    return {"update_undone": "; ".join(adapter.remarks()) if adapter.counts["undone"] else ""}
 
 
 def _expected_fields(assessment: Assessment | None, count: int) -> list[dict[str, Any]]:
