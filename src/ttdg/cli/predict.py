@@ -39,12 +39,12 @@ def predict_command(
         ),
     ],
     method: Annotated[
-        str | None,
+        str,
         typer.Option(
-            help="judge, universe, source, norm, …; default: judge if the model has its parts, else source.",
-            show_default=False,
+            help="auto, judge, universe, source, norm, …; auto chooses source, judge or universe by the distance of "
+            "the site and by the parts that the model has.",
         ),
-    ] = None,
+    ] = "auto",
     settings: SetOption = None,
     views: ViewsOption = "plain",
     stream: Annotated[
@@ -112,7 +112,8 @@ def predict_command(
             progress=progress, learning=learning,
         )  # fmt: skip
     typer.echo(
-        f"model {model} ({loaded.card.sha256[:12]}), method {outcome.method} with {options_text(options)}, "
+        f"model {model} ({loaded.card.sha256[:12]}), method {outcome.method} with {options_text(options)}"
+        f"{f' (auto: {outcome.choice})' if outcome.choice else ''}, "
         f"stream {outcome.stream}"
     )
     typer.echo(f"{outcome.manifest}: {outcome.done} segmented, {outcome.kept} kept from before")

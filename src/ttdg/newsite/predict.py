@@ -14,12 +14,13 @@ from ttdg.checkpoints import Model
 from ttdg.data.unlabelled import read_new_images
 from ttdg.errors import UserError
 from ttdg.newsite.audit import AuditLog
+from ttdg.newsite.auto import AUTO, MethodChoice, choose_method
 from ttdg.newsite.inputs import find_files
 from ttdg.newsite.journal import Journal, answer_key
 from ttdg.newsite.manifest import write_manifest
 from ttdg.newsite.names import output_names
 from ttdg.newsite.rounds import sort_into_rounds
-from ttdg.newsite.run import default_method, default_policy, describe_masks, describe_run
+from ttdg.newsite.run import default_policy, describe_masks, describe_run
 from ttdg.newsite.run_state import RunState
 from ttdg.newsite.session import Session
 from ttdg.newsite.site_check import check_site
@@ -39,6 +40,7 @@ class FolderResult:
     manifest: Path
     expected_dice: Mapping[str, float]  # file → expected Dice of its mask, if the method predicts it
     method: str  # the method that was used
+    choice: str  # why `auto` chose it; empty if it was named
     stream: str  # the stream that was used
     remarks: Mapping[str, int]  # what the method says about its treatment of the site → number of files
     unusual: Mapping[str, str]  # files that are not this kind of image → why; they were answered alone
@@ -86,7 +88,7 @@ def predict(
         model: The network with its card and parts.
         images: Files or folders.
         out: Folder to write. It may hold the answers of an earlier call with the same model, method and options.
-        method: Name of the adaptation method. None is `judge` if the model has its parts, else `source`.
+        method: Name of the adaptation method. `auto`, or None, chooses source, judge or universe (`choose_method`).
         options: Options of the method.
         views: `flips` averages the answers over the image and its mirror image, `scales` also over three sizes.
         stream: `online` or `folder`. None is `folder` for a method that learns a site (`SiteLearner`), else `online`.
@@ -102,7 +104,13 @@ def predict(
     """
     options, journal = options or {}, Journal(out, again)
     found = find_files([images] if isinstance(images, Path) else images, out)
-    method = method or default_method(model)
+    choice, drift = MethodChoice(method or AUTO, ""), None
+    check = partial(check_site, model, found.images, most_pixels=most_pixels, workers=workers)
+    if choice.method == AUTO:
+        if options:
+            raise UserError("the method 'auto' has no options; name the method whose options these are")
+        choice = choose_method(model, drift := check(), len(found.images), journal)
+    method = choice.method
     # A wrong request raises here, before anything is written.
     adapter = build_adapter(model, method, options, views)
     if stream not in (None, "online", "folder"):
@@ -138,14 +146,14 @@ def predict(
     if saved is not None:
         saved.remove()
     removed = journal.removed(files)
-    drift = check_site(model, found.images, most_pixels=most_pixels, workers=workers)
+    drift = check() if drift is None else drift
     audit.add("finished", segmented=session.done, kept=session.kept, set_aside=len(session.set_aside))
     description = describe_masks(run, model, drift) | {"audit": {"lines": audit.count, "head": audit.head}}
     manifest = write_manifest(journal, found, session.set_aside, removed, description)
     expected, remarks = journal.expected_dice(files), journal.remarks(files)
     answers = {file: journal.entries[file] for file in files}
     return FolderResult(
-        session.done, session.kept, session.set_aside, manifest, expected, method, stream, remarks,
+        session.done, session.kept, session.set_aside, manifest, expected, method, choice.reason, stream, remarks,
         unusual={file: entry.unusual for file, entry in answers.items() if entry.unusual},
         edited=tuple(file for file in files if file in journal.edited), removed=removed, drift=drift,
     )  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 
 import ttdg
 from ttdg.adaptation import METHODS
-from ttdg.adaptation.gate import can_expect_gains
+from ttdg.adaptation.gate_tests import can_expect_gains
 from ttdg.checkpoints import Model
 from ttdg.errors import UserError
 from ttdg.safety import NO_FINGERPRINT, Drift
