@@ -117,6 +117,7 @@ def predict_command(
         f"stream {outcome.stream}"
     )
     typer.echo(f"{outcome.manifest}: {outcome.done} segmented, {outcome.kept} kept from before")
+    typer.echo(f"{outcome.report}: verdict, order of review and overlays")
     typer.echo(unknown_drift(loaded) if outcome.drift is None else outcome.drift.sentence())
     if outcome.expected_dice:
         typer.echo(printable(_expected_dice(outcome.expected_dice)))

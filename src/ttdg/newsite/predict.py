@@ -1,6 +1,7 @@
 """Segmenting a folder of images: writes masks in the size of each file, overlays, a journal and a manifest."""
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -13,14 +14,15 @@ from ttdg.adaptation.gate import gate as put_gate
 from ttdg.checkpoints import Model
 from ttdg.data.unlabelled import read_new_images
 from ttdg.errors import UserError
-from ttdg.newsite.audit import AuditLog
+from ttdg.newsite.audit import AuditLog, verify_audit
 from ttdg.newsite.auto import AUTO, MethodChoice, choose_method
 from ttdg.newsite.inputs import find_files
 from ttdg.newsite.journal import Journal, answer_key
 from ttdg.newsite.manifest import write_manifest
 from ttdg.newsite.names import output_names
+from ttdg.newsite.report_page import SiteReport, write_report
 from ttdg.newsite.rounds import sort_into_rounds
-from ttdg.newsite.run import default_policy, describe_masks, describe_run
+from ttdg.newsite.run import default_policy, describe_masks, describe_run, unknown_drift
 from ttdg.newsite.run_state import RunState
 from ttdg.newsite.session import Session
 from ttdg.newsite.site_check import check_site
@@ -46,6 +48,7 @@ class FolderResult:
     unusual: Mapping[str, str]  # files that are not this kind of image → why; they were answered alone
     edited: tuple[str, ...]  # files whose mask was changed after it was written, and is kept
     removed: tuple[str, ...]  # files with a mask that are no longer among the inputs
+    report: Path  # `report.html`
     drift: Drift | None  # distance from the source sites; None without a fingerprint or without images
 
 
@@ -102,6 +105,7 @@ def predict(
         progress: Called with the number of processed files and the number of all image files.
         learning: Called, in the stream `folder`, with the number of finished steps and the number of all steps.
     """
+    start = time.perf_counter()
     options, journal = options or {}, Journal(out, again)
     found = find_files([images] if isinstance(images, Path) else images, out)
     choice, drift = MethodChoice(method or AUTO, ""), None
@@ -149,11 +153,18 @@ def predict(
     drift = check() if drift is None else drift
     audit.add("finished", segmented=session.done, kept=session.kept, set_aside=len(session.set_aside))
     description = describe_masks(run, model, drift) | {"audit": {"lines": audit.count, "head": audit.head}}
-    manifest = write_manifest(journal, found, session.set_aside, removed, description)
+    manifest, entries = write_manifest(journal, found, session.set_aside, removed, description)
     expected, remarks = journal.expected_dice(files), journal.remarks(files)
     answers = {file: journal.entries[file] for file in files}
+    verdict = unknown_drift(model) if drift is None else drift.sentence()
+    page = SiteReport(
+        description, drift, verdict, method, choice.reason, entries, session.set_aside, remarks,
+        time.perf_counter() - start, session.done, verify_audit(out).counts(),
+    )  # fmt: skip
+    report = write_report(out, page, model, found.images, most_pixels)
     return FolderResult(
         session.done, session.kept, session.set_aside, manifest, expected, method, choice.reason, stream, remarks,
         unusual={file: entry.unusual for file, entry in answers.items() if entry.unusual},
         edited=tuple(file for file in files if file in journal.edited), removed=removed, drift=drift,
+        report=report,
     )  # fmt: skip
