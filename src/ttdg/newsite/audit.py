@@ -53,6 +53,7 @@ class AuditLog:
         line: dict[str, Any] = {"number": self.count + 1, "time": now, "event": event, **facts}
         line["previous"] = self.head
         line["hash"] = line_hash(line)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()

@@ -18,7 +18,6 @@ from ttdg.files import atomic_file
 from ttdg.newsite.answers import label_pixels
 from ttdg.newsite.journal import JournalEntry
 from ttdg.newsite.overlay import draw_overlay
-from ttdg.newsite.site_check import LEAST
 from ttdg.safety import Drift
 
 SHOWN = 12  # images with pictures, the first in the order of review
@@ -51,14 +50,15 @@ def write_report(
     Args:
         out: The output folder, with its masks.
         report: What the page states.
-        model: The model, whose unadapted answer is drawn beside the final one. A folder of few images has no pictures.
+        model: The model, whose unadapted answer is drawn beside the final one. These images are read once more, only
+            if the drift is known, as its measurement reads images again too.
         images: The image files.
         most_pixels: Larger images are not drawn.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     first = {entry.file: entry for entry in report.entries[:SHOWN]}
-    files = [image for image in images if image.file in first] if len(images) >= LEAST else []
+    files = [image for image in images if image.file in first] if report.drift is not None else []
     pictures = _pictures(out, first, model, files, most_pixels) if files else {}
     environment = Environment(
         loader=PackageLoader("ttdg.newsite"), autoescape=True, undefined=StrictUndefined

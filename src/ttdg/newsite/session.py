@@ -85,9 +85,9 @@ class Session:
             return read(pictures=False, on_error=lambda refused: None)
 
         self._report()
-        self.journal.begin(self.run)
         self.audit.open()
         self.audit.add("run", run=self.run)
+        self.journal.begin(self.run)
         self._changing = learns_on_the_way or learns_first
         self._greys = self.model.card.benchmark.greys
         if learns_first:
