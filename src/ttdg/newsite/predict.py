@@ -20,7 +20,7 @@ from ttdg.newsite.inputs import find_files
 from ttdg.newsite.journal import Journal, answer_key
 from ttdg.newsite.manifest import write_manifest
 from ttdg.newsite.names import output_names
-from ttdg.newsite.report_page import SiteReport, write_report
+from ttdg.newsite.report_page import SiteReport, write_site_report
 from ttdg.newsite.rounds import sort_into_rounds
 from ttdg.newsite.run import default_policy, describe_masks, describe_run, unknown_drift
 from ttdg.newsite.run_state import RunState
@@ -161,7 +161,7 @@ def predict(
         description, drift, verdict, method, choice.reason, entries, session.set_aside, remarks,
         time.perf_counter() - start, session.done, verify_audit(out).counts(),
     )  # fmt: skip
-    report = write_report(out, page, model, found.images, most_pixels)
+    report = write_site_report(out, page, model, found.images, most_pixels)
     return FolderResult(
         session.done, session.kept, session.set_aside, manifest, expected, method, choice.reason, stream, remarks,
         unusual={file: entry.unusual for file, entry in answers.items() if entry.unusual},

@@ -42,7 +42,7 @@ class SiteReport:
     audit: Mapping[str, int]  # what the log counts
 
 
-def write_report(
+def write_site_report(
     out: Path, report: SiteReport, model: Model, images: Sequence[InputFile], most_pixels: int
 ) -> Path:
     """Write `report.html`. Values are escaped, and nothing is loaded from elsewhere.
