@@ -11,6 +11,7 @@ LAYERS = (
     {"matching", "networks", "data", "metrics"},
     {"prior"},
     {"checkpoints"},
+    {"safety"},
     {"training", "adaptation"},
     {"evaluation"},
     {"bench"},

@@ -18,7 +18,11 @@ from ttdg.files import atomic_file
 from ttdg.types import Part
 
 RESERVED = "model"  # file name of the network's weights
-COMMANDS = {"prior": "ttdg fit-prior", "judge": "ttdg fit-judge"}  # parts that have their own command
+COMMANDS = {
+    "prior": "ttdg fit-prior",
+    "judge": "ttdg fit-judge",
+    "fingerprint": "ttdg fit-fingerprint",
+}  # parts that have their own command
 
 
 def how_to_make(name: str) -> str:

@@ -11,11 +11,14 @@ import typer
 from typer.core import TyperGroup
 
 from ttdg.cli import (
+    audit,
     bench,
     data,
     demo,
+    drift,
     evaluate,
     figure,
+    fingerprint,
     fit,
     info,
     leaderboard,
@@ -65,6 +68,7 @@ app.add_typer(data.app, name="data")
 app.command("train")(train.train_command)
 app.command("fit-prior")(fit.fit_prior_command)
 app.command("fit-judge")(fit.fit_judge_command)
+app.command("fit-fingerprint")(fingerprint.fit_fingerprint_command)
 app.add_typer(prior.app, name="prior")
 app.add_typer(figure.app, name="figure")
 app.command("methods")(methods.methods_command)
@@ -76,6 +80,9 @@ app.command("verify")(verify.verify_command)
 app.command("leaderboard")(leaderboard.leaderboard_command)
 app.command("predict")(predict.predict_command)
 app.command("serve")(serve.serve_command)
+app.command("drift")(drift.drift_command)
+app.command("audit")(audit.audit_command)
+app.command("revert")(audit.revert_command)
 app.command("info")(info.info_command)
 
 

@@ -54,15 +54,15 @@ def fit_prior_command(
     """
     from ttdg.training.prior_fit import fit_prior as fit
 
-    loaded = _load_unless_fitted(model, "prior", device, again)
+    loaded = load_unless_fitted(model, "prior", device, again)
     if loaded is None:
         return
-    given = _load_sources(loaded, data, benchmark, sources, workers)
+    given = load_model_sources(loaded, data, benchmark, sources, workers)
     with progress_bar("fitting prior", steps) as progress:
         prior = fit(
             loaded.network, given.train, loaded.card.benchmark, steps=steps, seed=seed, progress=progress
         )
-    _write(model, loaded, "prior", prior.to_part(), {"steps": steps, "seed": seed})
+    write_part(model, loaded, "prior", prior.to_part(), {"steps": steps, "seed": seed})
     if (model / "judge.safetensors").exists():
         typer.echo(
             f"{model}: its judge was fitted to the previous prior; fit it again with `ttdg fit-judge {model} --again`"
@@ -125,12 +125,12 @@ def fit_judge_command(
     from ttdg.adaptation.universe.fit import fit_judges as fit
     from ttdg.prior import MorphologyPrior
 
-    loaded = _load_unless_fitted(model, "judge", device, again)
+    loaded = load_unless_fitted(model, "judge", device, again)
     if loaded is None:
         return
     (part,) = required_parts("judge", ("prior",), loaded.parts)
     prior = MorphologyPrior.from_part(part).to(next(loaded.network.parameters()).device)
-    given = _load_sources(loaded, data, benchmark, sources, workers)
+    given = load_model_sources(loaded, data, benchmark, sources, workers)
     settings: dict[str, Any] = {
         "draws": draws,
         "mixing_steps": mixing_steps,
@@ -161,7 +161,7 @@ def fit_judge_command(
             f"warning: {images} held-out images are few to fit a judge to; do not rely on its expected Dice",
             err=True,
         )
-    _write(
+    write_part(
         model, loaded, "judge", judge, {name: value for name, value in settings.items() if value is not None}
     )
 
@@ -178,7 +178,7 @@ def quality_line(quality: Mapping[str, Any] | None, images: int) -> str:
     )
 
 
-def _load_unless_fitted(folder: Path, part: str, device: str, again: bool) -> "Model | None":
+def load_unless_fitted(folder: Path, part: str, device: str, again: bool) -> "Model | None":
     """Load the model; None if it has the part already and `again` is not set."""
     from ttdg.checkpoints import EMBEDDED, load
 
@@ -193,7 +193,7 @@ def _load_unless_fitted(folder: Path, part: str, device: str, again: bool) -> "M
     return model
 
 
-def _load_sources(
+def load_model_sources(
     model: "Model", data: Path | None, benchmark: str | None, names: str | None, workers: int | None
 ) -> "Sources":
     """Load training and held-out images of the model's source sites; other data raise."""
@@ -213,7 +213,8 @@ def _load_sources(
     return loaded
 
 
-def _write(folder: Path, model: "Model", name: str, part: "Part", settings: Mapping[str, Any]) -> None:
+def write_part(folder: Path, model: "Model", name: str, part: "Part", settings: Mapping[str, Any]) -> None:
+    """Write a part into the folder of its model and print its size."""
     from ttdg.checkpoints import save_part
 
     path = save_part(folder, name, replace(part, fitted=settings), model.card.sha256)

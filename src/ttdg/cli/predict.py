@@ -39,12 +39,12 @@ def predict_command(
         ),
     ],
     method: Annotated[
-        str | None,
+        str,
         typer.Option(
-            help="judge, universe, source, norm, …; default: judge if the model has its parts, else source.",
-            show_default=False,
+            help="auto, judge, universe, source, norm, …; auto chooses source, judge or universe by the distance of "
+            "the site and by the parts that the model has.",
         ),
-    ] = None,
+    ] = "auto",
     settings: SetOption = None,
     views: ViewsOption = "plain",
     stream: Annotated[
@@ -64,6 +64,19 @@ def predict_command(
     again: Annotated[
         bool, typer.Option("--again", help="Answer all files again and replace the answers in OUT.")
     ] = False,
+    gate: Annotated[
+        bool | None,
+        typer.Option(
+            "--gate/--no-gate",
+            help="Replace answers that are expected to be worse than the source model's. Default: for methods that do "
+            "not judge their own answers, if the model has a judge.",
+            show_default=False,
+        ),
+    ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(help="Yaml file with the bounds of the gate, which it then uses.", show_default=False),
+    ] = None,
     max_megapixels: Annotated[
         float, typer.Option(min=0.001, help="Set larger images aside. Memory grows with this limit.")
     ] = 89.0,
@@ -98,6 +111,8 @@ def predict_command(
     from ttdg.checkpoints import load
     from ttdg.cli.progress import progress_bars
     from ttdg.newsite import predict
+    from ttdg.newsite.run import unknown_drift
+    from ttdg.safety.policy import read_policy
 
     options = parse_settings(settings)
     if stream not in (None, *STREAMS):
@@ -106,14 +121,18 @@ def predict_command(
         loaded = load(model, device)
         outcome = predict(
             loaded, images, out, method=method, options=options, views=views, stream=stream, batch=batch,
-            overlays=overlays, workers=workers, again=again, most_pixels=round(1e6 * max_megapixels),
-            probabilities=probabilities, keep_identity=keep_identity, progress=progress, learning=learning,
+            overlays=overlays, workers=workers, again=again, gate=read_policy(policy) if policy else gate,
+            most_pixels=round(1e6 * max_megapixels), probabilities=probabilities, keep_identity=keep_identity,
+            progress=progress, learning=learning,
         )  # fmt: skip
     typer.echo(
-        f"model {model} ({loaded.card.sha256[:12]}), method {outcome.method} with {options_text(options)}, "
+        f"model {model} ({loaded.card.sha256[:12]}), method {outcome.method} with {options_text(options)}"
+        f"{f' (auto: {outcome.choice})' if outcome.choice else ''}, "
         f"stream {outcome.stream}"
     )
     typer.echo(f"{outcome.manifest}: {outcome.done} segmented, {outcome.kept} kept from before")
+    typer.echo(f"{outcome.report}: verdict, order of review and overlays")
+    typer.echo(unknown_drift(loaded) if outcome.drift is None else outcome.drift.sentence())
     if outcome.expected_dice:
         typer.echo(printable(_expected_dice(outcome.expected_dice)))
     for remark, files in outcome.remarks.items():

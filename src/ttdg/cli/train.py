@@ -23,7 +23,7 @@ from ttdg.training.recipe import Recipe
 if TYPE_CHECKING:
     import torch
 
-    from ttdg.data import Arrays, Benchmark, Site
+    from ttdg.data import Arrays, Benchmark, Site, Sources
 
 USELESS = 0.01  # Dice on held-out source images at which a warning is given
 HELP = {field.name: field.metadata["help"] for field in fields(Recipe)}
@@ -81,6 +81,9 @@ def train_command(
         ),
     ] = None,
     part_steps: Annotated[int, typer.Option("--with-steps", min=1, help="Steps for each part.")] = 1000,
+    fingerprint: Annotated[
+        bool, typer.Option(help="Also describe the source sites, to measure how far a new site is from them.")
+    ] = True,
     workers: WorkersOption = None,
 ) -> None:
     """Train a source model; the same command continues an interrupted run.
@@ -96,6 +99,8 @@ def train_command(
     A classifier: [bold]ttdg train -d ~/data/pacs -b pacs --leave-out sketch --loss ce -o models/no-sketch[/bold]
     """
     from ttdg.bench.folder import exclusive_lock
+    from ttdg.checkpoints import load
+    from ttdg.cli.fingerprint import write_fingerprint
     from ttdg.training import make_fabric
 
     recipe = Recipe(
@@ -113,7 +118,9 @@ def train_command(
     with exclusive_lock(lock, wait=False) if fabric.is_global_zero else nullcontext():
         provided = _train(out, chosen, described, recipe, fabric, workers, tensorboard, bool(part_names))
         if fabric.is_global_zero:
-            _fit_parts(out, part_names, provided, fabric.device, seed, part_steps)
+            _fit_parts(out, part_names, provided.train, fabric.device, seed, part_steps)
+            if fingerprint and not (out / "fingerprint.safetensors").exists():
+                write_fingerprint(out, load(out, fabric.device), provided, seed=seed)
 
 
 def _train(
@@ -125,8 +132,8 @@ def _train(
     workers: int | None,
     tensorboard: bool,
     more: bool,
-) -> "Mapping[str, Arrays]":
-    """Train unless the model is there, and return the training images; `more` says that parts are fitted next."""
+) -> "Sources":
+    """Train unless the model is there, and return the images; `more` says that parts are fitted next."""
     from ttdg.data import load_sources
     from ttdg.training import train
 
@@ -136,7 +143,7 @@ def _train(
     if _finished(out, recipe.to_dict(), loaded.provenance):
         rest = "" if more else "; nothing to do"
         typer.echo(f"{out}: already trained with this recipe on these data{rest}")
-        return loaded.train
+        return loaded
     with training_bar(out, fabric.is_global_zero, tensorboard) as on_progress:
         card = train(
             loaded.train, loaded.held_out, benchmark, recipe, out,
@@ -152,7 +159,7 @@ def _train(
                 f"try more --steps than {recipe.steps}, or another --lr than {recipe.lr:g}",
                 err=True,
             )
-    return loaded.train
+    return loaded
 
 
 def _part_names(names: str | None) -> list[str]:

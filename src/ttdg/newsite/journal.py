@@ -40,6 +40,8 @@ class JournalEntry:
     expected_dice: float | None = None  # its expected Dice …
     expected_low: float | None = None  # … and the 80 % interval
     expected_high: float | None = None
+    gate: str = ""  # "accepted", or why the source's answer was used instead
+    review: int | None = None  # place in the order of review, in the manifest only
     remark: str = ""  # what the method says about its treatment of the site
     version: str = ""  # of ttdg
     holder: str = ""  # the file that holds the frame, if it holds several

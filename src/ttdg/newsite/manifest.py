@@ -15,6 +15,7 @@ from ttdg.data.unlabelled import InputFile
 from ttdg.files import atomic_file
 from ttdg.newsite.inputs import FoundFiles
 from ttdg.newsite.journal import Journal, JournalEntry
+from ttdg.newsite.review import review_places, write_review
 
 EDITED = "the mask was changed after it was written, and is kept"
 
@@ -25,8 +26,8 @@ def write_manifest(
     set_aside: Mapping[str, str],
     removed: Sequence[str],
     description: Mapping[str, Any],
-) -> Path:
-    """Write both files and return the path of `manifest.csv`.
+) -> tuple[Path, list[JournalEntry]]:
+    """Write both files and `review.csv`; return the path of `manifest.csv`, and the answers in the order of review.
 
     The status of a file is `segmented`, `kept` (answered before the latest files were added, or changed by hand),
     `set aside`, `ignored` or `input removed`.
@@ -39,6 +40,10 @@ def write_manifest(
         description: The content of `manifest.json`.
     """
     rows = _rows_by_input(journal, found.images)
+    answered = [row for row in rows.values() if row.mask]
+    places = review_places(answered)
+    rows |= {row.file: replace(row, review=places[row.file]) for row in answered}
+    write_review(journal.folder, answers_in_order(rows.values()))
     for status, files in (("set aside", set_aside), ("ignored", found.ignored)):
         rows |= {
             file: JournalEntry(file, status, reason)
@@ -61,7 +66,12 @@ def write_manifest(
     table = {"manifest_csv_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
     with atomic_file(journal.folder / "manifest.json") as temporary:
         temporary.write_text(json.dumps({**description, **table}, indent=2) + "\n", encoding="utf-8")
-    return path
+    return path, answers_in_order(rows.values())
+
+
+def answers_in_order(rows: Iterable[JournalEntry]) -> list[JournalEntry]:
+    """Return the rows of answered files in the order of review."""
+    return sorted((row for row in rows if row.review is not None), key=lambda row: row.review or 0)
 
 
 def by_input(reasons: Mapping[str, str], images: Mapping[str, InputFile]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Segmenting a folder of images: writes masks in the size of each file, overlays, a journal and a manifest."""
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -10,19 +11,26 @@ from typing import Any
 import ttdg
 from ttdg.adaptation import METHODS, Resumable, SiteLearner, build_adapter
 from ttdg.adaptation.adapter import Progress
+from ttdg.adaptation.gate import gate as put_gate
 from ttdg.checkpoints import Model
 from ttdg.data.unlabelled import read_new_images
 from ttdg.errors import UserError
+from ttdg.newsite.audit import AuditLog, verify_audit
+from ttdg.newsite.auto import AUTO, MethodChoice, choose_method
 from ttdg.newsite.inputs import find_files
 from ttdg.newsite.journal import Journal, answer_key
 from ttdg.newsite.manifest import by_input, input_count, write_manifest
 from ttdg.newsite.names import output_names
+from ttdg.newsite.report_page import SiteReport, write_site_report
 from ttdg.newsite.rounds import sort_into_rounds
-from ttdg.newsite.run import default_method, describe_masks, describe_run
+from ttdg.newsite.run import default_policy, describe_masks, describe_run, unknown_drift
 from ttdg.newsite.run_state import RunState
 from ttdg.newsite.segmentation_object import Maker
 from ttdg.newsite.session import Answered, Session
+from ttdg.newsite.site_check import check_site
 from ttdg.newsite.stack_masks import StackMasks
+from ttdg.safety import Drift
+from ttdg.safety.policy import GatePolicy
 
 PIXELS = 89_000_000  # largest image that is read by default
 
@@ -37,11 +45,14 @@ class FolderResult:
     manifest: Path
     expected_dice: Mapping[str, float]  # file → expected Dice of its mask, if the method predicts it
     method: str  # the method that was used
+    choice: str  # why `auto` chose it; empty if it was named
     stream: str  # the stream that was used
     remarks: Mapping[str, int]  # what the method says about its treatment of the site → number of files
     unusual: Mapping[str, str]  # files that are not this kind of image → why; they were answered alone
     edited: tuple[str, ...]  # files whose mask was changed after it was written, and is kept
     removed: tuple[str, ...]  # files with a mask that are no longer among the inputs
+    report: Path  # `report.html`
+    drift: Drift | None  # distance from the source sites; None without a fingerprint or without images
 
 
 def predict(
@@ -57,6 +68,7 @@ def predict(
     overlays: bool = True,
     workers: int | None = None,
     again: bool = False,
+    gate: GatePolicy | bool | None = None,
     most_pixels: int = PIXELS,
     probabilities: bool = False,
     keep_identity: bool = False,
@@ -89,7 +101,7 @@ def predict(
         model: The network with its card and parts.
         images: Files or folders.
         out: Folder to write. It may hold the answers of an earlier call with the same model, method and options.
-        method: Name of the adaptation method. None is `judge` if the model has its parts, else `source`.
+        method: Name of the adaptation method. `auto`, or None, chooses source, judge or universe (`choose_method`).
         options: Options of the method.
         views: `flips` averages the answers over the image and its mirror image, `scales` also over three sizes.
         stream: `online` or `folder`. None is `folder` for a method that learns a site (`SiteLearner`), else `online`.
@@ -97,6 +109,8 @@ def predict(
         overlays: Also draw each mask over its image.
         workers: Number of threads that read images; None is one per core.
         again: Answer all files again, and replace every answer in `out`.
+        gate: The policy of the gate. True is its defaults, and False no gate. None is the default policy for methods
+            that need one, if the model has a judge (`default_policy`).
         most_pixels: Images with more pixels are set aside.
         probabilities: Also write the probability of each label but the background, as PNG files whose value 255 is 1.
         keep_identity: Copy the name, number, birth date and sex of the patient, and the dates and numbers of the study,
@@ -110,16 +124,26 @@ def predict(
             "this model gives each image a class, and only masks can be written here; evaluate it on labelled sites, "
             "or call its adapter from Python"
         )
+    start = time.perf_counter()
     options, journal = options or {}, Journal(out, again)
     found = find_files([images] if isinstance(images, Path) else images, out)
-    method = method or default_method(model)
+    choice, drift = MethodChoice(method or AUTO, ""), None
+    check = partial(check_site, model, found.images, most_pixels=most_pixels, workers=workers)
+    if choice.method == AUTO:
+        if options:
+            raise UserError("the method 'auto' has no options; name the method whose options these are")
+        choice = choose_method(model, drift := check(), len(found.images), journal)
+    method = choice.method
     # A wrong request raises here, before anything is written.
     adapter = build_adapter(model, method, options, views)
     if stream not in (None, "online", "folder"):
         raise UserError(f"a folder is answered in the stream 'online' or 'folder', not {stream!r}")
     declared = METHODS[method]
     stream = stream or ("folder" if isinstance(adapter, SiteLearner) else "online")
-    run = describe_run(model, method, options, views, batch, stream)
+    policy = default_policy(model, method) if gate is None else GatePolicy() if gate is True else gate or None
+    if policy is not None:
+        adapter = put_gate(adapter, model, model.card.benchmark.regions, policy, declared.memory)
+    run = describe_run(model, method, options, views, batch, stream, policy)
     if journal.entries:
         run.check_same(journal.run)
     rounds, files = sort_into_rounds(found.images, journal), [image.file for image in found.images]
@@ -129,11 +153,12 @@ def predict(
     key = answer_key(json.dumps(asdict(run), sort_keys=True))
     saved = RunState(out, key, adapter) if declared.memory and isinstance(adapter, Resumable) else None
     groups = rounds.groups(declared.memory) if rounds.present else []
+    audit = AuditLog(out)
     session = Session(
         model, adapter, journal, asdict(run), {image.file: image for image in found.images},
         output_names(units, journal.names()), StackMasks(out, benchmark, maker), rounds.final(),
-        dict(found.set_aside) | {refused.file: refused.reason for refused in rounds.refused}, progress, answered,
-        probabilities,
+        dict(found.set_aside) | {refused.file: refused.reason for refused in rounds.refused}, progress, audit,
+        answered, probabilities,
     )  # fmt: skip
     device = next(model.network.parameters()).device
     session.answer(
@@ -148,14 +173,23 @@ def predict(
     if saved is not None:
         saved.remove()
     removed = journal.removed(files)
+    drift = check() if drift is None else drift
     done, kept = (input_count(files, session.inputs) for files in (session.done, session.kept))
     set_aside = by_input(session.set_aside, session.inputs)
-    manifest = write_manifest(journal, found, set_aside, removed, describe_masks(run, model))
+    audit.add("finished", segmented=done, kept=kept, set_aside=len(set_aside))
+    description = describe_masks(run, model, drift) | {"audit": {"lines": audit.count, "head": audit.head}}
+    manifest, entries = write_manifest(journal, found, set_aside, removed, description)
     expected, remarks = journal.expected_dice(files), journal.remarks(files)
     answers = {file: journal.entries[file] for file in files}
+    verdict = unknown_drift(model) if drift is None else drift.sentence()
+    page = SiteReport(
+        description, drift, verdict, method, choice.reason, entries, set_aside, remarks, time.perf_counter() - start,
+        done, verify_audit(out).counts(),
+    )  # fmt: skip
+    report = write_site_report(out, page, model, found.images, most_pixels)
     return FolderResult(
-        done, kept, set_aside, manifest,
-        expected, method, stream, remarks,
+        done, kept, set_aside, manifest, expected, method, choice.reason, stream, remarks,
         unusual={file: entry.unusual for file, entry in answers.items() if entry.unusual},
-        edited=tuple(file for file in files if file in journal.edited), removed=removed,
+        edited=tuple(file for file in files if file in journal.edited), removed=removed, drift=drift,
+        report=report,
     )  # fmt: skip

@@ -9,9 +9,20 @@ import torch
 
 import ttdg
 from ttdg.adaptation import METHODS
+from ttdg.adaptation.gate_tests import can_expect_gains
 from ttdg.checkpoints import Model
 from ttdg.errors import UserError
+from ttdg.safety import NO_FINGERPRINT, Drift
+from ttdg.safety.policy import GatePolicy
 
+TOO_FEW = "There are too few images to measure their distance from the source sites."
+UNGATED = (
+    "source",
+    "judge",
+    "universe-choice",
+    "universe",
+    "auto",
+)  # they choose by the judge, or change nothing
 DEFAULT = "judge"  # the method if the model has its parts
 
 
@@ -26,6 +37,7 @@ class Run:
     views: str
     batch: int
     stream: str
+    gate: Mapping[str, float] | None = None  # bounds of the gate; None without a gate
 
     def check_same(self, other: Mapping[str, Any]) -> None:
         """Raise if an output folder holds the answers of another run."""
@@ -42,14 +54,21 @@ class Run:
 
 
 def describe_run(
-    model: Model, method: str, options: Mapping[str, Any], views: str, batch: int, stream: str
+    model: Model,
+    method: str,
+    options: Mapping[str, Any],
+    views: str,
+    batch: int,
+    stream: str,
+    policy: GatePolicy | None = None,
 ) -> Run:
     """Return the description of a run. The stream of a method without memory does not matter."""
     parts = {name: model.parts[name].digest for name in METHODS[method].parts}
     given = json.loads(json.dumps(dict(options), sort_keys=True, default=str))
     return Run(
-        model.card.sha256, parts, method, given, views, batch, stream if METHODS[method].memory else "any"
-    )
+        model.card.sha256, parts, method, given, views, batch, stream if METHODS[method].memory else "any",
+        None if policy is None else policy.to_dict(),
+    )  # fmt: skip
 
 
 def default_method(model: Model) -> str:
@@ -57,7 +76,16 @@ def default_method(model: Model) -> str:
     return DEFAULT if all(name in model.parts for name in METHODS[DEFAULT].parts) else "source"
 
 
-def describe_masks(run: Run, model: Model) -> dict[str, Any]:
+def default_policy(model: Model, method: str) -> GatePolicy | None:
+    """Return the gate's default policy for a method that neither is the source nor judges its own answers.
+
+    Without a judge that expects gains there is no gate by default.
+    """
+    needs = method not in UNGATED and can_expect_gains(model.parts)
+    return GatePolicy() if needs else None
+
+
+def describe_masks(run: Run, model: Model, drift: Drift | None = None) -> dict[str, Any]:
     """Return the content of `manifest.json`: what the mask values mean, and what made the masks."""
     benchmark = model.card.benchmark
     return {
@@ -70,8 +98,14 @@ def describe_masks(run: Run, model: Model) -> dict[str, Any]:
         "geometry": "masks have the size of their image, turned upright as its EXIF orientation says",
         "benchmark": benchmark.name,
         "run": asdict(run),
+        "drift": drift.to_dict() if drift is not None else {"verdict": unknown_drift(model)},
         "versions": {"ttdg": ttdg.__version__, "torch": str(torch.__version__)},
     }
+
+
+def unknown_drift(model: Model) -> str:
+    """Return why the distance of a site is not known."""
+    return TOO_FEW if "fingerprint" in model.parts else NO_FINGERPRINT
 
 
 def _text(value: Any) -> str:

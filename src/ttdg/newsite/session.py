@@ -16,10 +16,12 @@ from ttdg.adaptation import (
     build_adapter,
 )
 from ttdg.adaptation.adapter import Images, Logits, Progress
-from ttdg.checkpoints import Model
+from ttdg.adaptation.gate import GatedAdapter, GateDecision
+from ttdg.checkpoints import Model, content_hash
 from ttdg.data.unlabelled import InputFile, NewBatch, Refused, Stack
 from ttdg.evaluation.streams import frozen_predictor
 from ttdg.newsite.answers import write_answer
+from ttdg.newsite.audit import AuditLog
 from ttdg.newsite.journal import Journal, JournalEntry, answer_key
 from ttdg.newsite.learning import learn_folder
 from ttdg.newsite.run_state import RunState
@@ -43,6 +45,7 @@ class Session:
     final: frozenset[str]  # files whose answers are not changed
     set_aside: dict[str, str]  # file → reason
     progress: Progress
+    audit: AuditLog
     answered: Answered = lambda batch, logits: None
     probabilities: bool = False  # also write the probability of each label
     done: set[str] = field(default_factory=set)  # images that were answered
@@ -51,6 +54,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.kept = set(self.final)
+        self._changing, self._frozen_weights = False, ""
         self._members: dict[Stack, list[InputFile]] = {}
         for image in self.inputs.values():
             if image.stack is not None:
@@ -101,7 +105,10 @@ class Session:
             return read(pictures=False, on_error=lambda refused: None)
 
         self._report()
+        self.audit.open()
+        self.audit.add("run", run=self.run)
         self.journal.begin(self.run)
+        self._changing = learns_on_the_way or learns_first
         self._greys = self.model.card.benchmark.greys
         if learns_first:
             wanted = self.inputs.keys() - self.final
@@ -110,6 +117,8 @@ class Session:
                 progress=learning,
             )  # fmt: skip
             respond = frozen_predictor(self.adapter)
+            self._frozen_weights = self._weights()
+            self.audit.add("learned", weights=self._frozen_weights, **_gate_counts(self.adapter))
             if not isinstance(self.adapter, FrozenPredictor):
                 assessing = None  # its assessment is that of the last batch that it learned
         elif saved is not None:
@@ -128,12 +137,13 @@ class Session:
             if processed:
                 logits = respond(loaded.images)
                 assessment = assessing.assessment() if assessing is not None else None
+                decision = self.adapter.decision if isinstance(self.adapter, GatedAdapter) else None
             if answered:
                 self.kept.update(new)
                 self._count_down(*new)
             else:
                 remark = " ".join(self.adapter.remarks()) if isinstance(self.adapter, Remarking) else ""
-                self._write(loaded, logits, assessment, batch_key, remark)
+                self._write(loaded, logits, assessment, batch_key, remark, decision)
             if saved is not None and learns_on_the_way and processed:
                 saved.save_if_due(key, number)
             self._report()
@@ -145,12 +155,19 @@ class Session:
             self.kept.add(loaded.files[0].file)
             self._count_down(loaded.files[0].file)
         else:
-            self._write(loaded, self.source(loaded.images), None, key, "")
+            self._write(loaded, self.source(loaded.images), None, key, "", None)
         self._report()
 
+    def _weights(self) -> str:
+        """Return a hash of the adapted weights; that of the model's file for a method that changes none."""
+        if not self._changing:
+            return self.model.card.sha256
+        return self._frozen_weights or content_hash(self.adapter.network.state_dict())
+
     def _write(
-        self, loaded: NewBatch, logits: Logits, assessment: Assessment | None, key: str, remark: str
-    ) -> None:
+        self, loaded: NewBatch, logits: Logits, assessment: Assessment | None, key: str, remark: str,
+        decision: GateDecision | None,
+    ) -> None:  # fmt: skip
         """Write the answers to a batch and enter them into the journal. Masks that were changed by hand stay."""
         self.answered(loaded, logits)
         fixed, labels = self.final | self.journal.edited, self.model.card.benchmark.labels
@@ -164,12 +181,15 @@ class Session:
                 ),
                 **common,
                 **expected,
+                gate=gate,
             )
-            for image, answer, expected in zip(
-                loaded.files, logits, _expected_fields(assessment, len(loaded.files)), strict=True
+            for image, answer, expected, gate in zip(
+                loaded.files, logits, _expected_fields(assessment, len(loaded.files)),
+                _gate_fields(decision, len(loaded.files)), strict=True,
             )
             if image.file not in fixed
-        ]
+        ]  # fmt: skip
+        self.audit.add_answers(entries, self._weights(), decision.update if decision else "")
         self.journal.add(*entries)
         self.done.update(entry.file for entry in entries)
         self.kept |= {image.file for image in loaded.files} & self.journal.edited
@@ -224,6 +244,20 @@ class Session:
 
     def _report(self) -> None:
         self.progress(len(self.done) + len(self.kept) + len(self.refused), len(self.inputs))
+
+
+def _gate_fields(decision: GateDecision | None, count: int) -> list[str]:
+    """Return what the gate decided about each image of a batch of `count` images."""
+    if decision is None:
+        return [""] * count
+    return [reason or "accepted" for reason in decision.reasons]
+
+
+def _gate_counts(adapter: Adapter) -> dict[str, Any]:
+    """Return whether the gate undid what was learned of a site."""
+    if not isinstance(adapter, GatedAdapter):
+        return {}
+    return {"update_undone": "; ".join(adapter.remarks()) if adapter.counts["undone"] else ""}
 
 
 def _expected_fields(assessment: Assessment | None, count: int) -> list[dict[str, Any]]:

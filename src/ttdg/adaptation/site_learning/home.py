@@ -10,22 +10,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ttdg.safety.appearance import describe
+
+__all__ = ["HomeStatistics", "describe"]
+
 LIKE_HOME = 0.1  # squared distance, in units of the deviation between images, up to which a site is like home
 SAMPLING = 2.0  # the limit grows by this, divided by the number of images: few images determine a mean poorly
 SMALLEST = 1e-3  # lower bound of a deviation
-
-
-def describe(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b f"]:
-    """Mean and deviation of each colour, and the logarithm of the mean gradients and curvature of the grey image.
-
-    Images are in [0, 1]. Images that do not have three channels are described by their mean channel.
-    """
-    grey = images.mean(1)
-    images = images if images.shape[1] == 3 else grey[:, None].expand(-1, 3, -1, -1)
-    dx, dy = grey.diff(dim=2), grey.diff(dim=1)
-    curvature = dx.diff(dim=2)[:, 1:-1] + dy.diff(dim=1)[:, :, 1:-1]
-    texture = torch.stack([x.abs().mean((1, 2)) for x in (dx, dy, curvature)], 1)
-    return torch.cat([images.mean((2, 3)), images.std((2, 3), correction=0), (texture + 1e-3).log()], 1)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from ttdg.checkpoints import Model, load
 from ttdg.data import Benchmark, Site, find_sites, load_benchmark, load_sources
 from ttdg.data.synthetic import write_benchmark
 from ttdg.errors import UserError
-from ttdg.evaluation.evaluate import mean_dice
 from ttdg.evaluation.site import benchmark_for_model, device_batches
 from ttdg.evaluation.streams import learn_site
 from ttdg.files import atomic_file
@@ -85,7 +84,7 @@ def draw_class_matrix(
     found = {
         name: evaluate_with_answers(model, site, benchmark, PAPER, BATCH) for name, model in models.items()
     }
-    scores = {name: mean_dice(evaluation.rows)[site.name] for name, (evaluation, _) in found.items()}
+    scores = {name: evaluation.about["dice"][site.name] for name, (evaluation, _) in found.items()}
     panels = comparison_panels(next(iter(models.values())), site, benchmark, found, rows)
     titled = [
         replace(panel, answers={f"{name}: {100 * scores[name]:.1f}": panel.answers[name] for name in found})

@@ -1,0 +1,53 @@
+"""The commands `ttdg audit` and `ttdg revert`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ttdg.cli.predict import printable
+
+FolderArgument = Annotated[Path, typer.Argument(help="Output folder of ttdg predict.")]
+BROKEN = 1  # exit status if the log is not whole
+
+
+def audit_command(out: FolderArgument) -> None:
+    """Verify the audit log of a prediction: its chain of hashes, its end, and the masks that it names.
+
+    The exit status is 1 if a line was changed, inserted or removed. Masks that were changed by hand are listed.
+
+    Example: [bold]ttdg audit out/[/bold]
+    """
+    from ttdg.newsite.audit import verify_audit
+
+    report = verify_audit(out)
+    counts = report.counts()
+    typer.echo(
+        f"{len(report.lines)} lines; " + ", ".join(f"{count} {name}" for name, count in counts.items())
+    )
+    for mask, why in report.masks.items():
+        typer.echo(printable(f"{mask} {why}"))
+    for problem in report.problems:
+        typer.echo(problem, err=True)
+    typer.echo("the log is broken" if report.problems else "the log is whole")
+    raise typer.Exit(BROKEN if report.problems else 0)
+
+
+def revert_command(
+    out: FolderArgument,
+    to: Annotated[
+        int, typer.Option("--to", min=0, help="Line of the audit log to go back to; 0 is the start.")
+    ],
+) -> None:
+    """Withdraw the answers that were given after a line of the audit log; their masks move to OUT/reverted.
+
+    The next [bold]ttdg predict[/bold] with the same options answers these files again.
+
+    Example: [bold]ttdg revert out/ --to 3[/bold]
+    """
+    from ttdg.newsite.revert import revert
+
+    files = revert(out, to)
+    typer.echo(
+        f"{out}: went back to line {to}; {len(files)} answers withdrawn, their masks are in {out / 'reverted'}"
+    )

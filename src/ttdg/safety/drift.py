@@ -1,0 +1,125 @@
+"""How far a site is from the source sites: distances, a two-sample test and a verdict."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor
+
+from ttdg.safety.fingerprint import Fingerprint
+
+DriftClass = Literal["like home", "shifted", "far", "not this kind of image"]
+CLASSES: tuple[DriftClass, ...] = ("like home", "shifted", "far", "not this kind of image")
+DRAWS = 500  # batches of source images, and permutations
+HOME = 0.98  # share of batches of held-out source images that are like home
+MOST = 32  # images of those batches, at most; more would compare the sampling of the references
+TESTED = 128  # images of each sample of the two-sample test, at most
+NO_FINGERPRINT = (
+    "The model has no fingerprint of its source sites, so the distance of these images is unknown."
+)
+
+
+@dataclass(frozen=True)
+class Drift:
+    """The distance of a site. Distances are 0 at home and about 1 at a simulated hospital."""
+
+    verdict: DriftClass
+    distance: float
+    home_limit: float  # limits of the verdicts, for this number of images
+    far_limit: float
+    foreign_limit: float
+    by_group: Mapping[str, float]  # distance by layer, in the order of the network
+    nearest: str  # source site
+    p_value: float  # of the two-sample test against held-out images of the nearest site
+    images: int
+    foreign_images: tuple[int, ...]  # positions of single images that are not of the source's kind
+
+    def sentence(self) -> str:
+        """Return the verdict in one sentence."""
+        return (
+            f"The site is {_WORDS[self.verdict]}: distance {self.distance:.2f} from {self.nearest} over {self.images} "
+            f"images (0 is a source site, 1 a typical simulated hospital; like home up to {self.home_limit:.2f}); "
+            f"two-sample test p = {self.p_value:.3f}."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {
+            "verdict": self.verdict, "distance": round(self.distance, 4), "nearest": self.nearest,
+            "limits": {
+                "like home": round(self.home_limit, 4), "shifted": round(self.far_limit, 4),
+                "far": round(self.foreign_limit, 4),
+            },
+            "by_layer": {name: round(value, 4) for name, value in self.by_group.items()},
+            "p_value": round(self.p_value, 4), "images": self.images,
+        }  # fmt: skip
+
+
+_WORDS: Mapping[DriftClass, str] = {
+    "like home": "like a source site",
+    "shifted": "shifted",
+    "far": "far from all source sites",
+    "not this kind of image": "not of the kind of image that the model was trained on",
+}
+
+
+def measure_drift(
+    fingerprint: Fingerprint, embeddings: Iterable[Float[Tensor, "_n g w"]], seed: int = 0
+) -> Drift | None:
+    """Return the drift of the embedded images of a site; None without images."""
+    parts = list(embeddings)
+    if not sum(map(len, parts)):
+        return None
+    E = torch.cat(parts).float()
+    generator = Generator().manual_seed(seed)
+    count = len(E)
+    by_group, nearest = fingerprint.by_group(E.mean(0), count)
+    distance = float(by_group.mean())
+    home = home_limit(fingerprint, count, generator)
+    far, foreign = max(fingerprint.far, home), max(fingerprint.foreign, home)
+    limits = torch.tensor([home, far, foreign])
+    alone = fingerprint.overall(E, 1) > fingerprint.foreign_image
+    return Drift(
+        CLASSES[int((distance > limits).sum())], distance, home, far, foreign,
+        dict(zip(fingerprint.groups, by_group.tolist(), strict=True)), fingerprint.sites[int(nearest)],
+        two_sample_test(E, fingerprint.references[fingerprint.owner == nearest], generator), count,
+        tuple(alone.nonzero()[:, 0].tolist()),
+    )  # fmt: skip
+
+
+def home_limit(fingerprint: Fingerprint, images: int, generator: Generator) -> float:
+    """Return the distance that `HOME` of the batches of held-out source images stay below.
+
+    Each batch has `images` images of one site, drawn with replacement.
+    """
+    size, distances = min(images, MOST), list[Tensor]()
+    for site in range(len(fingerprint.sites)):
+        mine = fingerprint.references[fingerprint.owner == site]
+        rows = torch.randint(len(mine), (DRAWS // len(fingerprint.sites) + 1, size), generator=generator)
+        weights = torch.zeros(len(rows), len(mine)).scatter_add_(1, rows, torch.full(rows.shape, 1 / size))
+        distances.append(fingerprint.overall(torch.einsum("dr,rgw->dgw", weights, mine), size))
+    return float(torch.cat(distances).quantile(HOME))
+
+
+def two_sample_test(
+    a: Float[Tensor, "n g w"], b: Float[Tensor, "m g w"], generator: Generator, draws: int = DRAWS
+) -> float:
+    """Return the p-value of a permutation test with the energy distance between two samples of images."""
+    a, b = (x[torch.linspace(0, len(x) - 1, min(TESTED, len(x))).round().long()] for x in (a, b))
+    n, m = len(a), len(b)
+    if min(n, m) < 2:
+        return 1.0
+    both = torch.cat([a, b]).flatten(1)
+    between = torch.cdist(both, both)
+    order = torch.rand(draws, n + m, generator=generator).argsort(1)
+    first = torch.zeros(draws + 1, n + m)
+    first[0, :n] = 1
+    first[1:].scatter_(1, order[:, :n], 1.0)
+    second = 1 - first
+    cross = torch.einsum("di,ij,dj->d", first, between, second) / (n * m)
+    inside = torch.einsum("di,ij,dj->d", first, between, first) / n**2
+    outside = torch.einsum("di,ij,dj->d", second, between, second) / m**2
+    energy = 2 * cross - inside - outside
+    return float((energy[1:] >= energy[0] - 1e-6).double().sum() + 1) / (draws + 1)

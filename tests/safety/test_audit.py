@@ -1,0 +1,110 @@
+import json
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from ttdg.cli import app
+from ttdg.errors import UserError
+from ttdg.newsite import predict
+from ttdg.newsite.audit import AuditLog, verify_audit
+from ttdg.newsite.revert import revert
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory, disc_model, discs):
+    """A folder of ten answers in five batches, made by a method that adapts. Not to be changed."""
+    out = tmp_path_factory.mktemp("answered") / "out"
+    predict(disc_model, discs / "west" / "images", out, method="tent", batch=2, options={"lr": 1e-2})
+    return out
+
+
+@pytest.fixture
+def out(answered, tmp_path):
+    return shutil.copytree(answered, tmp_path / "out")
+
+
+def lines_of(out):
+    return (out / "audit.jsonl").read_text().splitlines()
+
+
+def test_a_log_that_was_not_touched_is_whole(out):
+    report = verify_audit(out)
+    assert not report.problems
+    assert not report.masks
+    assert report.counts()["answers"] == 10
+    weights = [line["weights"] for line in report.lines if line["event"] == "answers"]
+    assert len(set(weights)) == len(weights)  # tent changes them with every batch
+
+
+@pytest.mark.parametrize("number", [0, 3, -1])
+def test_a_changed_line_is_found(out, number):
+    lines = lines_of(out)
+    line = json.loads(lines[number])
+    lines[number] = json.dumps(line | {"time": "2020-01-01T00:00:00+00:00"})
+    (out / "audit.jsonl").write_text("\n".join(lines) + "\n")
+    assert f"line {number % len(lines) + 1} was changed" in verify_audit(out).problems
+    assert CliRunner().invoke(app, ["audit", str(out)]).exit_code == 1
+
+
+@pytest.mark.parametrize("number", [0, 3, -1])
+def test_a_removed_line_is_found(out, number):
+    lines = lines_of(out)
+    del lines[number]
+    (out / "audit.jsonl").write_text("\n".join(lines) + "\n")
+    assert verify_audit(out).problems
+
+
+def test_a_line_with_a_new_hash_of_its_own_breaks_the_chain(out):
+    from ttdg.newsite.audit import line_hash
+
+    lines = [json.loads(line) for line in lines_of(out)]
+    lines[2]["weights"] = "0" * 64
+    lines[2]["hash"] = line_hash(lines[2])
+    (out / "audit.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert any("line 4" in problem for problem in verify_audit(out).problems)
+
+
+def test_a_line_that_a_killed_call_left_is_cut_and_the_log_stays_whole(out):
+    with (out / "audit.jsonl").open("a") as file:
+        file.write('{"number": 9, "time')
+    assert not verify_audit(out).problems
+    log = AuditLog(out)
+    log.open()
+    log.add("run", run={})
+    assert not verify_audit(out).problems
+
+
+def test_a_changed_mask_is_named(out):
+    mask = next((out / "masks").iterdir())
+    mask.write_bytes(b"other")
+    assert list(verify_audit(out).masks) == [f"masks/{mask.name}"]
+
+
+def test_going_back_withdraws_later_answers_and_the_next_call_gives_the_same_ones(
+    out, answered, disc_model, discs
+):
+    to = next(line["number"] for line in verify_audit(out).lines if line["event"] == "answers") + 1
+    withdrawn = revert(out, to)
+    assert len(withdrawn) == 6
+    assert len(list((out / "masks").iterdir())) == 4
+    assert len(list((out / "reverted" / "masks").iterdir())) == 6
+    assert not verify_audit(out).problems
+    predict(disc_model, discs / "west" / "images", out, method="tent", batch=2, options={"lr": 1e-2})
+    assert {p.name: p.read_bytes() for p in (out / "masks").iterdir()} == {
+        p.name: p.read_bytes() for p in (answered / "masks").iterdir()
+    }
+    assert not verify_audit(out).problems
+
+
+def test_a_broken_log_is_not_reverted(out):
+    (out / "audit.jsonl").write_text("{}\n")
+    with pytest.raises(UserError, match="broken"):
+        revert(out, 0)
+
+
+def test_a_line_that_does_not_exist_and_a_folder_without_a_log_are_refused(out, tmp_path):
+    with pytest.raises(UserError, match="has the lines 1 to"):
+        revert(out, 99)
+    with pytest.raises(UserError, match="no audit log"):
+        verify_audit(tmp_path)
