@@ -12,7 +12,7 @@ LAYERS = (
     {"prior"},
     {"checkpoints"},
     {"training", "adaptation"},
-    {"evaluation"},
+    {"evaluation", "foreign"},
     {"bench"},
     {"newsite", "report"},
     {"cli"},

@@ -7,8 +7,8 @@
 * `seed_all`: seeds every random generator that a method may use.
 * `Trained`: what `adapt` accepts besides a network: a loaded checkpoint with fitted parts.
 * `METHODS`: all methods by name, each a `Method`: the declaration of its behaviour and its options.
-* `Adapter`: the interface of all adapters; `FrozenPredictor`, `SiteLearner`, `Resumable`, `SelfAssessing`, `Remarking`
-  and `Counting`: optional.
+* `Adapter`: the interface of all adapters; `FrozenPredictor`, `SiteLearner`, `Resumable`, `SelfAssessing`, `Remarking`,
+  `Exportable` and `Counting`: optional.
 * `Assessment`: the predicted quality that a `SelfAssessing` adapter reports.
 * `Fixed`, `GradientAdapter`: base classes of adapters without and with gradient updates.
 * `Option`, `Range`: the documentation of one option, and its allowed numbers.
@@ -25,6 +25,7 @@ from ttdg.adaptation.adapter import (
     Adapter,
     Assessment,
     Counting,
+    Exportable,
     Fixed,
     FrozenPredictor,
     GradientAdapter,
@@ -40,8 +41,8 @@ from ttdg.adaptation.options import Option, Range
 from ttdg.adaptation.registry import METHODS, allowed, checked, defaults, needs_tissues, reconstructions
 
 __all__ = [
-    "METHODS", "VIEW_SETS", "Adapter", "Assessment", "Counting", "Fixed", "FrozenPredictor", "GradientAdapter",
-    "Method", "Option", "Range", "Remarking", "Resumable", "SelfAssessing", "SiteLearner", "Trained", "adapt",
-    "allowed", "build_adapter", "checked", "defaults", "effective_views", "needs_tissues", "reconstructions",
-    "required_parts", "seed_all",
+    "METHODS", "VIEW_SETS", "Adapter", "Assessment", "Counting", "Exportable", "Fixed", "FrozenPredictor",
+    "GradientAdapter", "Method", "Option", "Range", "Remarking", "Resumable", "SelfAssessing", "SiteLearner", "Trained",
+    "adapt", "allowed", "build_adapter", "checked", "defaults", "effective_views", "needs_tissues",
+    "reconstructions", "required_parts", "seed_all",
 ]  # fmt: skip

@@ -61,15 +61,19 @@ class AnswerView:
     scale: float = 1.0
     mirrored: bool = False
 
-    def __call__(self, images: Images) -> Float[Tensor, "b c y x"]:
+    def __call__(self, images: Images) -> Float[Tensor, "b c *yx"]:
         """Return the view of the images."""
         images = images.flip(3) if self.mirrored else images
         if self.scale == 1.0:
             return images
+        if images.ndim != 4:
+            raise UserError(
+                'views="scales" are of images, not of volumes; use views="flips" or the slices as images'
+            )
         size = [max(1, round(self.scale * side)) for side in images.shape[2:]]
         return F.interpolate(images, size, mode="bilinear", antialias=self.scale < 1)
 
-    def inverse(self, logits: Float[Tensor, "b l y x"], size: torch.Size) -> Float[Tensor, "b l h w"]:
+    def inverse(self, logits: Float[Tensor, "b l *yx"], size: torch.Size) -> Float[Tensor, "b l *hw"]:
         """Return the logits of a view in the geometry of the images, whose height and width are `size`."""
         if logits.shape[2:] != size:
             logits = F.interpolate(logits, size, mode="bilinear")

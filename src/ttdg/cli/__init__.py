@@ -15,7 +15,9 @@ from ttdg.cli import (
     data,
     demo,
     evaluate,
+    export,
     fit,
+    foreign,
     info,
     leaderboard,
     methods,
@@ -61,6 +63,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo_command)
 app.add_typer(data.app, name="data")
 app.command("train")(train.train_command)
+app.command("fit")(foreign.fit_command)
 app.command("fit-prior")(fit.fit_prior_command)
 app.command("fit-judge")(fit.fit_judge_command)
 app.add_typer(prior.app, name="prior")
@@ -72,6 +75,7 @@ app.command("report")(report.report_command)
 app.command("verify")(verify.verify_command)
 app.command("leaderboard")(leaderboard.leaderboard_command)
 app.command("predict")(predict.predict_command)
+app.command("export")(export.export_command)
 app.command("info")(info.info_command)
 
 

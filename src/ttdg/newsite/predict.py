@@ -12,7 +12,7 @@ from ttdg.adaptation.adapter import Progress
 from ttdg.checkpoints import Model
 from ttdg.data.unlabelled import read_new_images
 from ttdg.errors import UserError
-from ttdg.newsite.inputs import find_files
+from ttdg.newsite.inputs import PIXELS, find_files
 from ttdg.newsite.journal import Journal, answer_key
 from ttdg.newsite.manifest import write_manifest
 from ttdg.newsite.names import output_names
@@ -20,8 +20,6 @@ from ttdg.newsite.rounds import sort_into_rounds
 from ttdg.newsite.run import default_method, describe_masks, describe_run
 from ttdg.newsite.run_state import RunState
 from ttdg.newsite.session import Session
-
-PIXELS = 89_000_000  # largest image that is read by default
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,6 @@ METHOD = Method(
             "this project",
         ),
     },
-    needs=("BatchNorm", "encode/decode"),
     parts=("prior", "judge"),
     grid={"rate": (0.3, 1.0, 3.0), "steps": (2, 4)},
 )
