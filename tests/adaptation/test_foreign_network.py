@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from ttdg.adaptation import METHODS, adapt, defaults
+from ttdg.adaptation.network_output import OutputForm, read_as
 from ttdg.errors import UserError
-from ttdg.networks.output import OutputForm, read_as
 
 FREE = [name for name, m in METHODS.items() if not m.parts and "encode/decode" not in m.needs]
 SMALL = {"self-training": {"draw": 2, "steps": 1}, "cbmt": {}, "memo": {"views": 2}}

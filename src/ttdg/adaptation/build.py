@@ -13,11 +13,11 @@ from torch import nn
 from ttdg.adaptation.adapter import Adapter
 from ttdg.adaptation.answer_views import effective_views, with_views
 from ttdg.adaptation.foreign_network import ForeignNetwork, prepared
+from ttdg.adaptation.network_output import Activation
 from ttdg.adaptation.registry import METHODS, checked
 from ttdg.adaptation.unusable import guarded
 from ttdg.checkpoints import content_hash, how_to_fit, load_parts
 from ttdg.errors import UserError, suggestion
-from ttdg.networks.output import Activation
 from ttdg.types import Part
 
 
@@ -95,12 +95,12 @@ def build_adapter(
         model = ForeignNetwork.of(model)
     fitted = required_parts(method, METHODS[method].parts, model.parts)
     views = effective_views(METHODS[method], views)  # raises for a wrong name before the network is copied
-    network, boundary, values = prepared(model, method, values, views)
+    network, conversions, values = prepared(model, method, values, views)
     build = partial(METHODS[method].build, network, *fitted, **values)
-    adapter = guarded(build, boundary)
+    adapter = guarded(build, conversions)
     if views == "plain":
         return adapter
-    return with_views(adapter, METHODS[method], views, boundary.form.activation or "softmax")
+    return with_views(adapter, METHODS[method], views, conversions.form.activation or "softmax")
 
 
 def required_parts(method: str, needs: tuple[str, ...], parts: Mapping[str, Part]) -> list[Part]:

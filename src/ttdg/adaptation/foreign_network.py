@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ttdg.adaptation.abilities import Images, Logits
+from ttdg.adaptation.network_output import Activation, LabelSets, OutputForm, read_as
 from ttdg.adaptation.registry import METHODS, defaults
 from ttdg.errors import UserError
-from ttdg.networks.output import Activation, LabelSets, OutputForm, read_as
 from ttdg.types import Part
 
 UNKNOWN = OutputForm()
@@ -59,7 +59,7 @@ def output_part(form: OutputForm) -> Part:
 
 
 @dataclass(frozen=True)
-class Boundary:
+class Conversions:
     """Converts images and answers between a user and the adapter of a method."""
 
     method: str
@@ -80,8 +80,8 @@ class Boundary:
         return images.float() if self.single else images
 
     def answer(self, logits: Logits) -> Float[Tensor, "b _l *hw"]:
-        """The logits that the user receives."""
-        return self.form.channel_logits(logits) if self.by_label else logits
+        """Logits of the user's channels, from those of labels; used if `by_label`."""
+        return self.form.channel_logits(logits)
 
     @torch.no_grad()
     def nothing(self, images: Images) -> Tensor:
@@ -93,7 +93,7 @@ class Boundary:
 
 def prepared(
     model: Any, method: str, values: Mapping[str, Any], views: str
-) -> tuple[nn.Module, Boundary, dict[str, Any]]:
+) -> tuple[nn.Module, Conversions, dict[str, Any]]:
     """A copy of the network as the method receives it, the conversions around it, and the method's options."""
     network, values = copy.deepcopy(model.network), dict(values)
     single = any(parameter.dtype == torch.float16 for parameter in network.parameters())
@@ -101,7 +101,7 @@ def prepared(
         network = network.float()  # in float16, updates overflow or vanish
     if not isinstance(model, ForeignNetwork):
         form = OutputForm(activation=values.get("head", "softmax"))
-        return network, Boundary(method, model.network, form, single=single), values
+        return network, Conversions(method, model.network, form, single=single), values
     form, has_head = model.form, "head" in defaults(method)
     said = form.activation or values.get("head")
     if said is None and (has_head or views != "plain" or "prior" in METHODS[method].parts):
@@ -115,4 +115,4 @@ def prepared(
     by_label = said == "sigmoid" and "prior" in METHODS[method].parts
     network = network if hasattr(network, "decoded") else read_as(network, form, labels=by_label)
     form = OutputForm(form.pick, said, form.label_sets)
-    return network, Boundary(method, model.network, form, by_label, single), values
+    return network, Conversions(method, model.network, form, by_label, single), values

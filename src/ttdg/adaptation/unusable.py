@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ttdg.adaptation.abilities import Adapter, Assessment, Images, Logits, Progress
-from ttdg.adaptation.foreign_network import Boundary
+from ttdg.adaptation.foreign_network import Conversions
 
 LIMIT = 1e6  # of absolute values; raw 16-bit images stay below 7e4
 UNUSABLE = "unusable image"  # the choice that an assessment names
@@ -32,12 +32,12 @@ def spread_rows(logits: Float[Tensor, "k l *hw"], rows: Bool[Tensor, " n"]) -> F
     return everywhere
 
 
-def guarded(build: Callable[[], Adapter], boundary: Boundary) -> Adapter:
+def guarded(build: Callable[[], Adapter], conversions: Conversions) -> Adapter:
     """Build an adapter and keep unusable images away from it; it stays the same object with the same abilities.
 
     Args:
         build: Builds the adapter.
-        boundary: Converts the images that reach the adapter, and its answers.
+        conversions: Converts the images that reach the adapter, and its answers.
     """
     adapter: Any = build()
     kind = type(adapter)
@@ -47,7 +47,7 @@ def guarded(build: Callable[[], Adapter], boundary: Boundary) -> Adapter:
         named = {name: getattr(kind, name) for name in ("__doc__", "__module__", "__qualname__")}
         _KINDS[kind] = type(kind.__name__, (kind,), {**methods, **named, "_kind": kind})
     adapter.__class__ = _KINDS[kind]
-    adapter._boundary, adapter._rows = boundary, None
+    adapter._conversions, adapter._rows = conversions, None
     return adapter
 
 
@@ -60,7 +60,7 @@ class _Guarded:
     """The methods of guarded adapters; `_kind` is the class without the guard."""
 
     _kind: Any
-    _boundary: Boundary
+    _conversions: Conversions
     _rows: Bool[Tensor, " b"] | None  # the usable images of the last batch; None if all were
 
     def __call__(self, images: Images) -> Logits:
@@ -75,7 +75,7 @@ class _Guarded:
         self, site: Iterable[Float[Tensor, "_b c h w"]], progress: Progress = lambda done, total: None
     ) -> None:
         """Learn from the usable images of a site."""
-        self._kind.learn(self, map(self._boundary.images, _usable_batches(site)), progress)
+        self._kind.learn(self, map(self._conversions.images, _usable_batches(site)), progress)
 
     def assessment(self) -> Assessment | None:
         """The assessment of the last batch; an unusable image has an expected Dice of 0 with the interval 0 ± 1."""
@@ -96,14 +96,16 @@ class _Guarded:
         self._rows = None
 
     def _around(self, answer: Callable[[Images], Logits], images: Images) -> Logits:
-        images, rows, outwards = self._boundary.images(images), usable(images), self._boundary.answer
+        convert = self._conversions
+        images, rows, inner = convert.images(images), usable(images), answer
+        if convert.by_label:
+            answer = lambda batch: convert.answer(inner(batch))  # noqa: E731
         if len(rows) and rows.all():
-            logits, self._rows = outwards(answer(images)), None
+            logits, self._rows = answer(images), None
             return logits
         if len(rows):
             warnings.warn(_sentence(rows), RuntimeWarning, stacklevel=3)
-        some = rows.any()
-        logits = spread_rows(outwards(answer(images[rows])), rows) if some else self._boundary.nothing(images)
+        logits = spread_rows(answer(images[rows]), rows) if rows.any() else convert.nothing(images)
         self._rows = rows
         return logits
 

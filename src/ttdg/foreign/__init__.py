@@ -7,8 +7,8 @@
 * `export`: writes a network as ONNX, or as a program of PyTorch, and compares the file with the network.
 """
 
-from ttdg.foreign.export import export
-from ttdg.foreign.fit import fit, fit_to_sources, save_parts
+from ttdg.foreign.export_network import export
+from ttdg.foreign.fit_parts import fit, fit_to_sources, save_parts
 from ttdg.foreign.load import load_network
 
 __all__ = ["export", "fit", "fit_to_sources", "load_network", "save_parts"]

@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 
+from ttdg.adaptation.network_output import LabelSets, OutputForm
 from ttdg.adaptation.site_learning.image_memory import from_imagenet, recognise
 from ttdg.data import Arrays, Benchmark, Exact, NetworkInput
 from ttdg.errors import UserError
-from ttdg.networks.output import LabelSets, OutputForm
 from ttdg.types import Regions
 
 HOLD_OUT = 5  # every fifth image is held out of the prior's fit, and the judge is fitted on it

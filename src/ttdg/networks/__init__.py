@@ -13,7 +13,7 @@ Submodules:
 
 * `batchnorm`: selects the statistics with which BatchNorm layers normalise.
 * `cuda_graph` and `capture`: run repeated GPU work as CUDA graphs.
-* `taps` and `output`: read the maps of named modules, and the output, of any network.
+* `taps`: reads the maps of named modules of any network.
 * `split` and `pyramid`: run the encoder and decoder separately, or the encoder up to one level.
 * `heads`: auxiliary networks that some methods fit on source images.
 * `averaging`: exponential moving averages.

@@ -90,10 +90,8 @@ def layer_weights(network: nn.Module, values: Sequence[float]) -> LayerWeights:
             f"the judge was fitted to a network with {len(values)} BatchNorm layers, and this one has {len(layers)}; "
             "fit the part 'judge' to this network"
         )
-    return {
-        layer: batchnorm.running_statistics(layer)[0].new_tensor([value])
-        for layer, value in zip(layers, values, strict=True)
-    }
+    like = next(network.parameters())
+    return {layer: like.new_tensor([value]) for layer, value in zip(layers, values, strict=True)}
 
 
 def sample_groups(

@@ -11,12 +11,12 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from ttdg.adaptation.foreign_network import OUTPUT, ForeignNetwork, output_part
+from ttdg.adaptation.network_output import Activation, OutputForm, read_as
 from ttdg.adaptation.universe.fit import count_fit_rounds, fit_judges
 from ttdg.checkpoints import content_hash, save_part
 from ttdg.data import Benchmark, NetworkInput, Sources, normalise
 from ttdg.errors import UserError
 from ttdg.foreign.source_images import source_images
-from ttdg.networks.output import Activation, OutputForm, read_as
 from ttdg.networks.taps import choose_taps
 from ttdg.training.prior_fit import STEPS, fit_prior
 from ttdg.types import Part
