@@ -78,14 +78,16 @@ def test_a_volume_has_a_mirror_image_and_no_other_sizes():
 
 @pytest.mark.parametrize("name", FREE)
 def test_only_methods_that_depend_on_the_activation_ask_for_it(name):
+    x, three = images(16, 16), network(outputs=3)
     if "head" in defaults(name):
-        with pytest.raises(UserError, match='give activation="softmax" or'):
-            adapt(network(), name)
-        adapt(network(), name, head="sigmoid")
+        with pytest.raises(UserError, match="nothing says whether the 3 output channels"):
+            adapt(three, name)(x)
+        assert adapt(three, name, head="sigmoid", **SMALL.get(name, {}))(x).shape[1] == 3
+        assert adapt(network(), name, **SMALL.get(name, {}))(x).shape[1] == 2  # background and one structure
     else:
-        adapt(network(), name)
-        with pytest.raises(UserError, match='give activation="softmax" or'):
-            adapt(network(), name, views="flips")
+        assert adapt(three, name)(x).shape[1] == 3
+        with pytest.raises(UserError, match="nothing says whether the 3 output channels"):
+            adapt(three, name, views="flips")(x)
 
 
 def test_the_activation_is_the_option_head_of_a_method():

@@ -195,7 +195,7 @@ def test_two_or_more_channels_without_an_activation_are_asked_about():
     with pytest.raises(UserError, match="3 output channels, and nothing says"):
         ttdg.fit(network, images, masks)
     with pytest.raises(UserError, match="independent structures"):
-        ttdg.adapt(network, "self-training")
+        ttdg.adapt(network, "self-training")(images)
     for method in ("source", "self-training"):
         assert (
             ttdg.adapt(network, method, activation="sigmoid", **({"draw": 2} if method != "source" else {}))(

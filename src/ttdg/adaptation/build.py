@@ -59,7 +59,7 @@ def adapt(
             own parts.
         output: which output of the network holds the logits: the key of a dict, or the position in a tuple.
         activation: "softmax" if the labels exclude each other, "sigmoid" if the channels are independent. Fitted parts
-            know it. Without them, methods that depend on it ask for it.
+            know it. Without them, methods that depend on it ask for it at three or more channels.
         views: "flips" averages the answers over the image and its mirror image, "scales" also over three sizes
             (`ttdg.adaptation.answer_views`). A number is the option `views` of the methods that have one.
         **options: options of the method; `defaults(method)` lists them.

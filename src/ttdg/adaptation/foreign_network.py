@@ -67,6 +67,8 @@ class Conversions:
     form: OutputForm = UNKNOWN
     by_label: bool = False  # the adapter answers with labels, and the user expects channels
     single: bool = False  # the user's images are float16, and the adapter's float32
+    asks: bool = False  # the method depends on the activation, and nothing says it
+    counted: list[int] = field(default_factory=list)  # output channels of the network, once they are counted
 
     def images(self, images: Images) -> Images:
         """The images that the adapter receives."""
@@ -77,7 +79,20 @@ class Conversions:
                 f"{tuple(images.shape)}; give it the slices of a volume as images, or use a method that takes volumes "
                 f"({able})"
             )
+        if self.asks and len(images):
+            self._ask(images)
         return images.float() if self.single else images
+
+    def _ask(self, images: Images) -> None:
+        """Raise `UserError` for three or more channels; two are read as background and one structure."""
+        if not self.counted:
+            self.counted.append(self.nothing(images[:1]).shape[1])
+        if self.counted[0] > 2:
+            raise UserError(
+                f"nothing says whether the {self.counted[0]} output channels of {type(self.source).__name__} are "
+                f"labels that exclude each other or independent structures, and method {self.method!r} depends on it; "
+                'give activation="softmax" or activation="sigmoid"'
+            )
 
     def answer(self, logits: Logits) -> Float[Tensor, "b _l *hw"]:
         """Logits of the user's channels, from those of labels; used if `by_label`."""
@@ -103,16 +118,11 @@ def prepared(
         form = OutputForm(activation=values.get("head", "softmax"))
         return network, Conversions(method, model.network, form, single=single), values
     form, has_head = model.form, "head" in defaults(method)
-    said = form.activation or values.get("head")
-    if said is None and (has_head or views != "plain" or "prior" in METHODS[method].parts):
-        raise UserError(
-            f"nothing says whether the output channels of {type(network).__name__} are labels that exclude each "
-            f'other or independent structures, and method {method!r} depends on it; give activation="softmax" or '
-            'activation="sigmoid"'
-        )
+    said = values.get("head") or form.activation
+    asks = said is None and (has_head or views != "plain" or "prior" in METHODS[method].parts)
     if has_head and said is not None:
         values.setdefault("head", said)
     by_label = said == "sigmoid" and "prior" in METHODS[method].parts
     network = network if hasattr(network, "decoded") else read_as(network, form, labels=by_label)
     form = OutputForm(form.pick, said, form.label_sets)
-    return network, Conversions(method, model.network, form, by_label, single), values
+    return network, Conversions(method, model.network, form, by_label, single, asks), values
