@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,18 @@ def test_short_python_blocks_run(
 ) -> None:
     (tmp_path / "new-site").symlink_to(demo_images)
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, "block", "exec"), {"network": Network(), "images": torch.rand(4, 3, 64, 64)})
+    short = partial(
+        ttdg.fit, steps=1, hospitals=1, draws=1, mixing_steps=1, learning_steps=1, learning_draw=2
+    )
+    monkeypatch.setattr(importlib.import_module("ttdg.foreign"), "fit", short)
+    names: dict[str, Any] = {"network": Network(), "images": torch.rand(4, 3, 64, 64)}
+    names |= {"source_images": torch.rand(10, 3, 64, 64), "source_masks": torch.randint(2, (10, 64, 64))}
+    if "parts=parts" in code and "ttdg.fit" not in code:
+        names["parts"] = short(
+            *map(names.get, ("network", "source_images", "source_masks")), activation="softmax"
+        )
+        names["parts"]["judge"].settings["learning"]["folder_steps"] = 1
+    exec(compile(code, "block", "exec"), names)
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,11 @@
 """The public interface: the names of `ttdg`, the README's example under a strict type checker, and the demo model."""
 
+import importlib
 import importlib.util
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import FunctionType
 
@@ -16,8 +18,11 @@ ROOT = Path(__file__).parents[1]
 SET_UP = """\
 import torch
 
-network: torch.nn.Module = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 1), torch.nn.BatchNorm2d(2))
-images: torch.Tensor = torch.rand(4, 3, 32, 32)
+first, norm = torch.nn.Conv2d(3, 8, 1), torch.nn.BatchNorm2d(8)
+network: torch.nn.Module = torch.nn.Sequential(first, norm, torch.nn.Conv2d(8, 2, 1))
+source_images: torch.Tensor = torch.rand(20, 3, 32, 32)
+source_masks: torch.Tensor = (source_images[:, 0] > 0.5).long()
+images: torch.Tensor = torch.rand(4, 3, 32, 32) ** 2
 """
 USE = """
 result: torch.Tensor = logits
@@ -48,14 +53,37 @@ def test_the_example_of_the_readme_passes_a_strict_type_checker(tmp_path):
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_the_example_of_the_readme_runs():
+def run_readme_example():
+    """Run the example, which adapts a user's own network by `universe`."""
     values: dict[str, object] = {}
     exec(SET_UP + readme_example() + USE, values)  # the example is part of this repository
+    assert '"universe"' in readme_example()
+    assert not hasattr(values["network"], "encode")
     assert isinstance(values["result"], torch.Tensor)
     assert values["result"].isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["adapt", "load", "METHODS", "Segmenter", "Classifier", "NetworkSpec"])
+def test_the_example_of_the_readme_runs_with_a_short_fit(monkeypatch):
+    short = {
+        "steps": 1,
+        "hospitals": 1,
+        "draws": 1,
+        "mixing_steps": 1,
+        "learning_steps": 1,
+        "learning_draw": 2,
+    }
+    monkeypatch.setattr(importlib.import_module("ttdg.foreign"), "fit", partial(ttdg.fit, **short))
+    run_readme_example()
+
+
+@pytest.mark.slow
+def test_the_example_of_the_readme_runs():
+    run_readme_example()
+
+
+@pytest.mark.parametrize(
+    "name", ["adapt", "fit", "export", "load", "METHODS", "Segmenter", "Classifier", "NetworkSpec"]
+)
 def test_a_public_name_resolves(name):
     assert getattr(ttdg, name) is not None
     assert name in ttdg.__all__

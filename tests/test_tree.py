@@ -13,7 +13,7 @@ LAYERS = (
     {"checkpoints"},
     {"safety"},
     {"training", "adaptation"},
-    {"evaluation"},
+    {"evaluation", "foreign"},
     {"bench"},
     {"newsite", "report"},
     {"page"},

@@ -11,6 +11,8 @@ The names of the top-level package. Each is defined in one of the packages below
 | name | what it is |
 |---|---|
 | `ttdg.adapt` | [`ttdg.adaptation.build.adapt`][]: an adapter around a copy of a network |
+| `ttdg.fit` | [`ttdg.foreign.fit_parts.fit`][]: the parts of `judge` and `universe` for any network |
+| `ttdg.export` | [`ttdg.foreign.export_network.export`][]: a network as ONNX or as a program of PyTorch |
 | `ttdg.load` | [`ttdg.checkpoints.model.load`][]: a checkpoint with its parts |
 | `ttdg.METHODS` | [the methods](../methods.md) by name |
 | `ttdg.Segmenter`, `ttdg.NetworkSpec` | [`ttdg.networks.segmenter`][]: the U-Net that `ttdg train` trains |

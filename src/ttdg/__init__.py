@@ -3,11 +3,13 @@
     import ttdg
 
     model = ttdg.load("demo")
-    adapter = ttdg.adapt(model, "tent")
+    adapter = ttdg.adapt(model, "judge")
     logits = adapter(images)          # adapts to these images and returns their logits
     adapter.reset()                   # restores the source model exactly
 
 * `adapt`: wraps a network or model in a test-time adaptation method.
+* `fit`: fits what `judge` and `universe` need to any segmentation network, from labelled source images.
+* `export`: writes a network as ONNX, or as a program of PyTorch.
 * `load`: reads a checkpoint folder, or an included model by name.
 * `METHODS`: all methods by name.
 * `Segmenter`, `Classifier`, `NetworkSpec`: the networks for segmentation and classification, and their settings.
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ttdg.adaptation import METHODS, adapt
     from ttdg.checkpoints import load
+    from ttdg.foreign import export, fit
     from ttdg.networks import Classifier, NetworkSpec, Segmenter
 
 __version__ = "0.1.0"
@@ -31,9 +34,11 @@ _HOME = {
     "NetworkSpec": "ttdg.networks",
     "Segmenter": "ttdg.networks",
     "adapt": "ttdg.adaptation",
+    "export": "ttdg.foreign",
+    "fit": "ttdg.foreign",
     "load": "ttdg.checkpoints",
 }
-__all__ = ["METHODS", "Classifier", "NetworkSpec", "Segmenter", "adapt", "load"]
+__all__ = ["METHODS", "Classifier", "NetworkSpec", "Segmenter", "adapt", "export", "fit", "load"]
 
 
 def __getattr__(name: str) -> Any:

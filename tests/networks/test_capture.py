@@ -14,6 +14,8 @@ from ttdg.adaptation import adapt
 from ttdg.networks import batchnorm, cuda_graph
 from ttdg.networks.capture import CaptureGuard, make_capturable, reset_optimiser, zero_state_is_fresh
 
+adapt = partial(adapt, activation="softmax")
+
 
 def a_network() -> nn.Sequential:
     torch.manual_seed(0)

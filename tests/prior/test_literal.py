@@ -37,7 +37,10 @@ def a_batch(b: int = 3, seed: int = 0) -> tuple[dict[str, Tensor], Tensor]:
     labels, generator = rings(b), torch.Generator().manual_seed(seed)
     means = torch.randn(LABELS, 6, generator=generator)
     maps = means[labels[:, ::2, ::2]].movedim(-1, 1)
-    return {"e0": maps + 0.3 * torch.randn(maps.shape, generator=generator)}, labels
+    return {
+        "input": labels[:, None].float(),
+        "e0": maps + 0.3 * torch.randn(maps.shape, generator=generator),
+    }, labels
 
 
 @torch.no_grad()

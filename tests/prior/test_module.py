@@ -31,11 +31,14 @@ def rings(b: int, seed: int = 0) -> Tensor:
 
 
 def features_of(labels: Tensor, noise: float, seed: int = 0) -> dict[str, Tensor]:
-    """Stride-2 maps in which each label has its own mean feature."""
+    """The input, and stride-2 maps in which each label has its own mean feature."""
     generator = torch.Generator().manual_seed(seed)
     means = torch.randn(LABELS, 6, generator=torch.Generator().manual_seed(99))
     clean = means[labels[:, ::2, ::2]].movedim(-1, 1)
-    return {"e0": clean + noise * torch.randn(clean.shape, generator=generator)}
+    return {
+        "input": labels[:, None].float(),
+        "e0": clean + noise * torch.randn(clean.shape, generator=generator),
+    }
 
 
 def some_nodes(prior: MorphologyPrior, b: int = 3, seed: int = 0) -> Nodes:
@@ -247,6 +250,6 @@ def test_the_network_is_left_in_the_mode_it_was_in(network):
     network.eval()
 
 
-def test_for_a_network_without_a_pyramid_the_message_names_what_is_missing():
-    with pytest.raises(UserError, match="encode/decoded/head"):
-        feature_maps(nn.Conv2d(3, 2, 1), torch.zeros(1, 3, 8, 8))
+def test_for_a_network_without_a_level_the_message_names_it():
+    with pytest.raises(UserError, match="Conv2d has no module 'e2'"):
+        feature_maps(nn.Conv2d(3, 2, 1), torch.zeros(1, 3, 8, 8), ["e2"])

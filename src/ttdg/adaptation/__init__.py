@@ -8,8 +8,8 @@
 * `seed_all`: seeds every random generator that a method may use.
 * `Trained`: what `adapt` accepts besides a network: a loaded checkpoint with fitted parts.
 * `METHODS`: all methods by name, each a `Method`: the declaration of its behaviour and its options.
-* `Adapter`: the interface of all adapters; `FrozenPredictor`, `SiteLearner`, `Resumable`, `SelfAssessing`, `Remarking`
-  and `Counting`: optional.
+* `Adapter`: the interface of all adapters; `FrozenPredictor`, `SiteLearner`, `Resumable`, `SelfAssessing`, `Remarking`,
+  `Exportable` and `Counting`: optional.
 * `Assessment`: the predicted quality that a `SelfAssessing` adapter reports.
 * `Fixed`, `GradientAdapter`: base classes of adapters without and with gradient updates.
 * `Option`, `Range`: the documentation of one option, and its allowed numbers.
@@ -27,6 +27,7 @@ from ttdg.adaptation.adapter import (
     Adapter,
     Assessment,
     Counting,
+    Exportable,
     Fixed,
     FrozenPredictor,
     GradientAdapter,
@@ -36,7 +37,7 @@ from ttdg.adaptation.adapter import (
     SelfAssessing,
     SiteLearner,
 )
-from ttdg.adaptation.answer_views import VIEW_SETS, effective_views
+from ttdg.adaptation.answer_views import effective_views
 from ttdg.adaptation.build import Trained, adapt, build_adapter, required_parts, seed_all
 from ttdg.adaptation.options import Option, Range
 from ttdg.adaptation.registry import (
@@ -50,11 +51,12 @@ from ttdg.adaptation.registry import (
     reconstructions,
 )
 from ttdg.adaptation.statistics_base import effective_statistics
+from ttdg.adaptation.views import VIEW_SETS
 
 __all__ = [
-    "METHODS", "VIEW_SETS", "Adapter", "Assessment", "Counting", "Fixed", "FrozenPredictor", "GradientAdapter",
-    "Method", "Option", "Range", "Remarking", "Resumable", "SelfAssessing", "SiteLearner", "Trained", "adapt",
-    "allowed", "applies", "build_adapter", "check_applies", "checked", "defaults", "effective_statistics",
+    "METHODS", "VIEW_SETS", "Adapter", "Assessment", "Counting", "Exportable", "Fixed", "FrozenPredictor",
+    "GradientAdapter", "Method", "Option", "Range", "Remarking", "Resumable", "SelfAssessing", "SiteLearner", "Trained",
+    "adapt", "allowed", "applies", "build_adapter", "check_applies", "checked", "defaults", "effective_statistics",
     "effective_views", "needs_tissues",
     "reconstructions", "required_parts", "seed_all",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor, nn
 
-Images = Float[Tensor, "b c h w"]
+Images = Float[Tensor, "b c *hw"]  # volumes (b c d h w) only where a method declares them
 Logits = Float[Tensor, "b l *hw"]
 Progress = Callable[[int, int], None]  # receives the number of finished steps and of all steps
 
@@ -68,6 +68,15 @@ class Assessment:
     choices: tuple[str, ...]  # name of the candidate that was chosen for each image
     dice: Float[Tensor, " b"]  # predicted Dice of the answer
     half_width: Float[Tensor, " b"]  # half the width of the 80 % interval of `dice`
+
+
+@runtime_checkable
+class Exportable(Protocol):
+    """An adapter whose answers come from one network with fixed weights, once it has learned."""
+
+    def learned_network(self) -> nn.Module:
+        """The network that answers; it is the adapter's own, not a copy."""
+        ...
 
 
 @runtime_checkable

@@ -11,6 +11,7 @@ from ttdg.adaptation.abilities import (
     Adapter,
     Assessment,
     Counting,
+    Exportable,
     FrozenPredictor,
     Images,
     Logits,
@@ -27,8 +28,8 @@ from ttdg.networks.capture import CaptureGuard, make_capturable, reset_optimiser
 from ttdg.networks.cuda_graph import GraphRunner
 
 __all__ = [
-    "Access", "Adapter", "Assessment", "Counting", "Fixed", "FrozenPredictor", "GradientAdapter", "Images",
-    "Logits", "Method", "Progress", "Remarking", "Resumable", "SelfAssessing", "SiteLearner",
+    "Access", "Adapter", "Assessment", "Counting", "Exportable", "Fixed", "FrozenPredictor", "GradientAdapter",
+    "Images", "Logits", "Method", "Progress", "Remarking", "Resumable", "SelfAssessing", "SiteLearner",
 ]  # fmt: skip
 
 Access = Literal["source-free", "source statistics", "source images", "source labels"]
@@ -57,6 +58,7 @@ class Method:
     post_hoc: bool = (
         False  # the paper trains the parts together with the network; here they are fitted afterwards
     )
+    volumes: bool = False  # it also adapts networks of volumes (b c d h w)
     flips: bool = False  # it predicts mirror images itself, so that the views `flips` add nothing
     reset: Literal["episodic", "online", "continual"] = "online"  # the reset policy of the publication
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # values to tune; default: lr × steps

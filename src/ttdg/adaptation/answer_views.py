@@ -16,14 +16,10 @@ mirror images itself (`Method.flips`) is not asked to predict them again: `flips
 scales only.
 """
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Hashable
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ttdg.adaptation import losses
@@ -37,13 +33,12 @@ from ttdg.adaptation.adapter import (
     SelfAssessing,
 )
 from ttdg.adaptation.unusable import spread_rows, usable
+from ttdg.adaptation.views import VIEW_SETS, AnswerView, Views
 from ttdg.errors import UserError, suggestion
 from ttdg.networks import batchnorm
 from ttdg.networks.capture import CaptureGuard
 from ttdg.networks.cuda_graph import GraphRunner
 
-Views = Literal["plain", "flips", "scales"]
-SCALES = (1.0, 0.75, 1.25)
 PASSED_ON = (
     "learn",
     "state",
@@ -52,35 +47,6 @@ PASSED_ON = (
     "remarks",
 )  # abilities of the method that the wrapper also has
 STATELESS = (batchnorm.EvalMode, batchnorm.BatchMode, batchnorm.MixMode)  # modes that a CUDA graph may hold
-
-
-@dataclass(frozen=True)
-class AnswerView:
-    """An image at another size, mirrored or not."""
-
-    scale: float = 1.0
-    mirrored: bool = False
-
-    def __call__(self, images: Images) -> Float[Tensor, "b c y x"]:
-        """Return the view of the images."""
-        images = images.flip(3) if self.mirrored else images
-        if self.scale == 1.0:
-            return images
-        size = [max(1, round(self.scale * side)) for side in images.shape[2:]]
-        return F.interpolate(images, size, mode="bilinear", antialias=self.scale < 1)
-
-    def inverse(self, logits: Float[Tensor, "b l y x"], size: torch.Size) -> Float[Tensor, "b l h w"]:
-        """Return the logits of a view in the geometry of the images, whose height and width are `size`."""
-        if logits.shape[2:] != size:
-            logits = F.interpolate(logits, size, mode="bilinear")
-        return logits.flip(3) if self.mirrored else logits
-
-
-VIEW_SETS: Mapping[Views, tuple[AnswerView, ...]] = {  # the first view is the image itself
-    "plain": (AnswerView(),),
-    "flips": (AnswerView(), AnswerView(mirrored=True)),
-    "scales": tuple(AnswerView(scale, mirrored) for scale in SCALES for mirrored in (False, True)),
-}
 
 
 def effective_views(method: Method, views: str) -> Views:

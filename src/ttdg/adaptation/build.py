@@ -1,9 +1,9 @@
 """Building an adapter from a network, the name of a method and its options."""
 
-import copy
 import random
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -12,10 +12,12 @@ from torch import nn
 
 from ttdg.adaptation.adapter import Adapter
 from ttdg.adaptation.answer_views import effective_views, with_views
+from ttdg.adaptation.foreign_network import ForeignNetwork, prepared
+from ttdg.adaptation.network_output import Activation
 from ttdg.adaptation.registry import METHODS, check_applies, checked
 from ttdg.adaptation.statistics_base import BASES, effective_statistics
 from ttdg.adaptation.unusable import guarded
-from ttdg.checkpoints import how_to_fit
+from ttdg.checkpoints import content_hash, how_to_fit, load_parts
 from ttdg.errors import UserError, suggestion
 from ttdg.networks import Classifier, batchnorm
 from ttdg.types import Part
@@ -36,23 +38,52 @@ class Trained(Protocol):
         ...
 
 
-def adapt(model: nn.Module | Trained, method: str, *, views: str | int = "plain", **options: Any) -> Adapter:
+def adapt(
+    model: nn.Module | Trained,
+    method: str,
+    *,
+    parts: Mapping[str, Part] | str | Path | None = None,
+    output: str | int | None = None,
+    activation: Activation | None = None,
+    views: str | int = "plain",
+    **options: Any,
+) -> Adapter:
     """Build an adapter around a copy of the network.
 
     Call the adapter with a batch of images to adapt and get the logits; `adapter.reset()` restores the source model.
     An image with values that are not finite changes nothing and is answered with zeros (`ttdg.adaptation.unusable`).
+    A network in float16 is adapted in float32, and its answers are float32.
 
     Args:
-        model: any module that maps images to logits, or a loaded checkpoint. Methods with parts from source time need
-            the checkpoint.
+        model: any module that maps images to logits, or a loaded checkpoint.
         method: a key of `METHODS`.
+        parts: what `ttdg.fit` made for this network, or the folder to which it was saved. A loaded checkpoint has its
+            own parts.
+        output: which output of the network holds the logits: the key of a dict, or the position in a tuple.
+        activation: "softmax" if the labels exclude each other, "sigmoid" if the channels are independent. Fitted parts
+            know it. Without them, methods that depend on it ask for it at three or more channels.
         views: "flips" averages the answers over the image and its mirror image, "scales" also over three sizes
             (`ttdg.adaptation.answer_views`). A number is the option `views` of the methods that have one.
         **options: options of the method; `defaults(method)` lists them.
     """
+    if not (parts is None and output is None and activation is None):
+        if not isinstance(model, nn.Module):
+            raise UserError(
+                "a loaded checkpoint knows its parts and its output; give them with a network of your own only"
+            )
+        found = stored_parts(parts, model) if isinstance(parts, str | Path) else parts or {}
+        model = ForeignNetwork.of(model, found, output, activation)
     if isinstance(views, str):
         return build_adapter(model, method, options, views)
     return build_adapter(model, method, {**options, "views": views})
+
+
+def stored_parts(folder: str | Path, network: nn.Module) -> dict[str, Part]:
+    """Load the parts that were saved for a network; raises `UserError` if it has other weights."""
+    parts = load_parts(Path(folder), content_hash(network.state_dict()))
+    if not parts:
+        raise UserError(f"{folder} holds no parts; name the folder that `ttdg.fit` or `ttdg fit` wrote")
+    return parts
 
 
 def build_adapter(
@@ -69,19 +100,20 @@ def build_adapter(
     if method not in METHODS:
         raise UserError(f"unknown method {method!r}{suggestion(method, METHODS)}")
     values = {name: checked(method, name, value) for name, value in options.items()}
-    network, parts = (model, {}) if isinstance(model, nn.Module) else (model.network, model.parts)
-    if isinstance(network, Classifier):
+    if isinstance(model, nn.Module):
+        model = ForeignNetwork.of(model)
+    if isinstance(model.network, Classifier):
         check_applies(method, "classification")
-    fitted = required_parts(method, METHODS[method].parts, parts)
+    fitted = required_parts(method, METHODS[method].parts, model.parts)
     views = effective_views(METHODS[method], views)  # raises for a wrong name before the network is copied
-    own = copy.deepcopy(network)
+    network, conversions, values = prepared(model, method, values, views)
     if statistics != "own" and (base := effective_statistics(METHODS[method], statistics)) != "own":
-        batchnorm.replace_batch(own, BASES[base])
-    build = partial(METHODS[method].build, own, *fitted, **values)
-    adapter = guarded(build, network)
+        batchnorm.replace_batch(network, BASES[base])
+    build = partial(METHODS[method].build, network, *fitted, **values)
+    adapter = guarded(build, conversions)
     if views == "plain":
         return adapter
-    return with_views(adapter, METHODS[method], views, values.get("head", "softmax"))
+    return with_views(adapter, METHODS[method], views, conversions.form.activation or "softmax")
 
 
 def required_parts(method: str, needs: tuple[str, ...], parts: Mapping[str, Part]) -> list[Part]:

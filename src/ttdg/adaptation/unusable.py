@@ -5,16 +5,16 @@ answered as if the unusable one were absent, and memories and statistics do not 
 label, which claims nothing and gives an empty mask. A batch without such images is answered as without the rule.
 """
 
-import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from ttdg.adaptation.abilities import Adapter, Assessment, Images, Logits, Progress
+from ttdg.adaptation.foreign_network import Conversions
 
 LIMIT = 1e6  # of absolute values; raw 16-bit images stay below 7e4
 UNUSABLE = "unusable image"  # the choice that an assessment names
@@ -32,12 +32,12 @@ def spread_rows(logits: Float[Tensor, "k l *hw"], rows: Bool[Tensor, " n"]) -> F
     return everywhere
 
 
-def guarded(build: Callable[[], Adapter], source: nn.Module) -> Adapter:
+def guarded(build: Callable[[], Adapter], conversions: Conversions) -> Adapter:
     """Build an adapter and keep unusable images away from it; it stays the same object with the same abilities.
 
     Args:
         build: Builds the adapter.
-        source: The source network, which is asked for the shape of its logits if a batch has no usable image.
+        conversions: Converts the images that reach the adapter, and its answers.
     """
     adapter: Any = build()
     kind = type(adapter)
@@ -47,12 +47,12 @@ def guarded(build: Callable[[], Adapter], source: nn.Module) -> Adapter:
         named = {name: getattr(kind, name) for name in ("__doc__", "__module__", "__qualname__")}
         _KINDS[kind] = type(kind.__name__, (kind,), {**methods, **named, "_kind": kind})
     adapter.__class__ = _KINDS[kind]
-    adapter._source_network, adapter._rows = source, None
+    adapter._conversions, adapter._rows = conversions, None
     return adapter
 
 
 _KINDS: dict[type, type] = {}  # class of adapters → the same class with the guard
-ALWAYS = ("__call__", "reset", "_around", "_nothing")
+ALWAYS = ("__call__", "reset", "_around")
 OPTIONAL = ("predict_frozen", "learn", "assessment")
 
 
@@ -60,7 +60,7 @@ class _Guarded:
     """The methods of guarded adapters; `_kind` is the class without the guard."""
 
     _kind: Any
-    _source_network: nn.Module
+    _conversions: Conversions
     _rows: Bool[Tensor, " b"] | None  # the usable images of the last batch; None if all were
 
     def __call__(self, images: Images) -> Logits:
@@ -75,7 +75,7 @@ class _Guarded:
         self, site: Iterable[Float[Tensor, "_b c h w"]], progress: Progress = lambda done, total: None
     ) -> None:
         """Learn from the usable images of a site."""
-        self._kind.learn(self, _usable_batches(site), progress)
+        self._kind.learn(self, map(self._conversions.images, _usable_batches(site)), progress)
 
     def assessment(self) -> Assessment | None:
         """The assessment of the last batch; an unusable image has an expected Dice of 0 with the interval 0 ± 1."""
@@ -96,22 +96,18 @@ class _Guarded:
         self._rows = None
 
     def _around(self, answer: Callable[[Images], Logits], images: Images) -> Logits:
-        rows = usable(images)
+        convert = self._conversions
+        images, rows, inner = convert.images(images), usable(images), answer
+        if convert.by_label:
+            answer = lambda batch: convert.answer(inner(batch))  # noqa: E731
         if len(rows) and rows.all():
             logits, self._rows = answer(images), None
             return logits
         if len(rows):
             warnings.warn(_sentence(rows), RuntimeWarning, stacklevel=3)
-        logits = spread_rows(answer(images[rows]), rows) if rows.any() else self._nothing(images)
+        logits = spread_rows(answer(images[rows]), rows) if rows.any() else convert.nothing(images)
         self._rows = rows
         return logits
-
-    @torch.no_grad()
-    def _nothing(self, images: Images) -> Logits:
-        """Zeros in the shape of the logits of the images."""
-        network = copy.deepcopy(self._source_network).eval()
-        one = network(images.new_zeros(1, *images.shape[1:]).to(next(network.parameters()).device))
-        return torch.zeros(len(images), *one.shape[1:], device=images.device)
 
 
 def _usable_batches(site: Iterable[Float[Tensor, "_b c h w"]]) -> Iterator[Tensor]:

@@ -1,20 +1,24 @@
-"""Views of a batch: flips and quarter turns, which can be undone on a prediction, and photometric changes.
+"""Views of a batch: flips, quarter turns and sizes, which can be undone on a prediction, and photometric changes.
 
 Random numbers come from a generator on the images' device, so that the device never waits for the host.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from ttdg.adaptation import losses
 from ttdg.data.transforms import blur
+from ttdg.errors import UserError
 
 Images = Float[Tensor, "b c h w"]
+Views = Literal["plain", "flips", "scales"]  # over which answers are averaged
+SCALES = (1.0, 0.75, 1.25)
 Noise = Literal["released", "strong"]  # standard deviation up to 0.05, or its square root
 
 
@@ -45,6 +49,39 @@ SIX_VIEWS = (
     View(2),
     View(3),
 )  # identity, two flips, three turns
+
+
+@dataclass(frozen=True)
+class AnswerView:
+    """An image at another size, mirrored or not."""
+
+    scale: float = 1.0
+    mirrored: bool = False
+
+    def __call__(self, images: Images) -> Float[Tensor, "b c *yx"]:
+        """Return the view of the images."""
+        images = images.flip(3) if self.mirrored else images
+        if self.scale == 1.0:
+            return images
+        if images.ndim != 4:
+            raise UserError(
+                'views="scales" are of images, not of volumes; use views="flips" or the slices as images'
+            )
+        size = [max(1, round(self.scale * side)) for side in images.shape[2:]]
+        return F.interpolate(images, size, mode="bilinear", antialias=self.scale < 1)
+
+    def inverse(self, logits: Float[Tensor, "b l *yx"], size: torch.Size) -> Float[Tensor, "b l *hw"]:
+        """Return the logits of a view in the geometry of the images, whose height and width are `size`."""
+        if logits.shape[2:] != size:
+            logits = F.interpolate(logits, size, mode="bilinear")
+        return logits.flip(3) if self.mirrored else logits
+
+
+VIEW_SETS: Mapping[Views, tuple[AnswerView, ...]] = {  # the first view is the image itself
+    "plain": (AnswerView(),),
+    "flips": (AnswerView(), AnswerView(mirrored=True)),
+    "scales": tuple(AnswerView(scale, mirrored) for scale in SCALES for mirrored in (False, True)),
+}
 
 
 def average_over_views(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ttdg.adaptation import METHODS, seed_all
-from ttdg.bench.fitting import FitSource, fit
+from ttdg.bench.fitting import FitSource, fit_from_yaml
 from ttdg.bench.folder import RunFolder, exclusive_lock
 from ttdg.bench.jobs import Fitting, Job, Scoring, Training, Tuning, key_of, to_dict
 from ttdg.bench.scoring_job import open_model, open_scoring
@@ -84,7 +84,7 @@ def _fit(job: Fitting, folder: RunFolder) -> None:
     sources = _sources(folder.data, job.training, model.card.sources, model.card.benchmark)
     seed = int(model.card.recipe.get("seed", 0))
     seed_all(seed)
-    part = fit(job.part, FitSource(model, sources, seed), job.settings)
+    part = fit_from_yaml(job.part, FitSource(model, sources, seed), job.settings)
     with atomic_folder(folder.part(key_of(job))) as temporary:
         save_part(temporary, job.part, part, model.card.sha256)
 

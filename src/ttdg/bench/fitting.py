@@ -125,7 +125,7 @@ def check_fittable(method: str, needed: Mapping[str, object]) -> None:
             )
 
 
-def fit(part: str, source: FitSource, settings: Mapping[str, Any]) -> Part:
+def fit_from_yaml(part: str, source: FitSource, settings: Mapping[str, Any]) -> Part:
     """Fit a part with the settings of the yaml file."""
     check_part_settings(part, settings)
     return FITTERS[part].fit(source, settings)

@@ -17,9 +17,11 @@ from ttdg.cli import (
     demo,
     drift,
     evaluate,
+    export,
     figure,
     fingerprint,
     fit,
+    foreign,
     info,
     leaderboard,
     methods,
@@ -66,6 +68,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo_command)
 app.add_typer(data.app, name="data")
 app.command("train")(train.train_command)
+app.command("fit")(foreign.fit_command)
 app.command("fit-prior")(fit.fit_prior_command)
 app.command("fit-judge")(fit.fit_judge_command)
 app.command("fit-fingerprint")(fingerprint.fit_fingerprint_command)
@@ -83,6 +86,7 @@ app.command("serve")(serve.serve_command)
 app.command("drift")(drift.drift_command)
 app.command("audit")(audit.audit_command)
 app.command("revert")(audit.revert_command)
+app.command("export")(export.export_command)
 app.command("info")(info.info_command)
 
 

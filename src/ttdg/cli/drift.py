@@ -33,8 +33,7 @@ def drift_command(
     Example: [bold]ttdg drift -m models/no-etis -i new-site/[/bold]
     """
     from ttdg.checkpoints import how_to_make, load
-    from ttdg.newsite.inputs import find_files
-    from ttdg.newsite.predict import PIXELS
+    from ttdg.newsite.inputs import PIXELS, find_files
     from ttdg.newsite.site_check import LEAST, check_site
     from ttdg.safety import NO_FINGERPRINT
 

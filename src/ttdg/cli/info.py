@@ -40,7 +40,7 @@ def describe_checkpoint(path: str) -> dict[str, str]:
             f"{region} = {'+'.join(benchmark.labels[i] for i in labels)}"
             for region, labels in benchmark.regions.items()
         ),
-        "normalisation": benchmark.normalisation,
+        "normalisation": str(benchmark.normalisation),
         "network": f"U-Net, {card.network.encoder} encoder, {card.network.channels} channels",
         "parts": ", ".join(map(_part, model.parts, model.parts.values())) or "none",
         "sources": "; ".join(

@@ -32,8 +32,8 @@ from ttdg.data.readers import READERS, Reader, read_image, read_mask
 # Random training cases, balanced over the sites.
 from ttdg.data.sampling import balanced_indices
 
-# How images are normalised: "minmax", "imagenet", "zscore" or "clipped-zscore".
-from ttdg.data.schema import Normalisation
+# How images are normalised: "minmax", "imagenet", "zscore", "clipped-zscore", or as another network expects them.
+from ttdg.data.schema import NetworkInput, Normalisation
 
 # Listing sites and folders, and splitting cases by patient.
 from ttdg.data.sites import Case, Site, find_sites, open_folder, split
@@ -60,6 +60,7 @@ __all__ = [
     "DataSummary",
     "Exact",
     "Loaded",
+    "NetworkInput",
     "Normalisation",
     "Order",
     "Problem",

@@ -26,10 +26,10 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Arrays:
-    """Cases in bytes at the network's input size `s`: RGB images, and masks as label indices."""
+    """Cases in bytes at the network's input size: RGB images, and masks as label indices."""
 
-    images: UInt8[Tensor, "n 3 s s"]
-    masks: UInt8[Tensor, "n s s"] | None
+    images: UInt8[Tensor, "n 3 h w"]
+    masks: UInt8[Tensor, "n h w"] | None
     cases: tuple[str, ...]  # names
 
 

@@ -1,6 +1,7 @@
 """The schema of a benchmark's yaml file, in which labels are given by name, and its validation."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -17,7 +18,20 @@ from pydantic import (
 
 from ttdg.errors import UserError, suggestion
 
-Normalisation = Literal["minmax", "imagenet", "zscore", "clipped-zscore"]
+NamedNormalisation = Literal["minmax", "imagenet", "zscore", "clipped-zscore"]
+
+
+@dataclass(frozen=True)
+class NetworkInput:
+    """The input of a network from outside this project: its channels, and a normalisation by name or by two numbers."""
+
+    channels: int  # 3, or 1: the mean of the three channels
+    name: NamedNormalisation | None  # None stretches [0, 1] to [low, high]
+    low: float = 0.0
+    high: float = 1.0
+
+
+Normalisation = NamedNormalisation | NetworkInput
 
 Task = Literal["segmentation", "classification"]
 
@@ -62,7 +76,7 @@ class BenchmarkSpec(_Strict):
         Annotated[dict[StrictStr, Annotated[list[StrictStr], Field(min_length=1)]], Field(min_length=1)]
         | None
     ) = None
-    normalisation: Normalisation
+    normalisation: NamedNormalisation
     size: Annotated[StrictInt, Field(ge=8, le=8192)]
     volumes: bool = False
     task: Task = "segmentation"

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ttdg.data.augmentation import AugmentParameters, FourierParameters
-from ttdg.data.schema import Normalisation
+from ttdg.data.schema import NetworkInput, Normalisation
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -18,14 +18,17 @@ BLUR_RADIUS = 6  # pixels; fixed, so that the result does not depend on the othe
 Masks = Int[Tensor, "b h w"] | UInt8[Tensor, "b h w"]
 
 
-def normalise(images: Float[Tensor, "b 3 h w"], how: Normalisation) -> Float[Tensor, "b 3 h w"]:
-    """Normalise images in [0, 1] by ImageNet's statistics, or each image by its own.
+def normalise(images: Float[Tensor, "b c h w"], how: Normalisation) -> Float[Tensor, "b _ h w"]:
+    """Normalise images in [0, 1] by ImageNet's statistics, each image by its own, or as a `NetworkInput` says.
 
     `minmax` maps the minimum and maximum of an image to 0 and 1, and `zscore` gives it mean 0 and variance 1. Both use
     one pair of numbers for all channels, which keeps the colours. A range, or a standard deviation, below one grey
     level counts as one grey level, so that a constant image becomes zeros. `clipped-zscore` is `zscore` for volumes,
     whose intensities were limited when their file was read (`ttdg.data.volumes.nifti`).
     """
+    if isinstance(how, NetworkInput):
+        images = images.mean(1, keepdim=True) if how.channels == 1 else images
+        return how.low + (how.high - how.low) * images if how.name is None else normalise(images, how.name)
     if how == "imagenet":
         return images.sub(_per_channel(IMAGENET_MEAN, images)).div_(_per_channel(IMAGENET_STD, images))
     if how in ("zscore", "clipped-zscore"):

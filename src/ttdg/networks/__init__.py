@@ -7,7 +7,7 @@
 * `NetworkSpec`: the settings from which a network is built.
 * `ENCODERS`: the names of the available encoders.
 * `feature_maps`: logits of a network together with its feature maps by level, from one forward pass.
-* `level_channels`: number of channels of every level.
+* `level_channels`: number of channels of every level; `INPUT`: the level that is the input itself.
 * `load_state`: fills a network from a state dict whose names and shapes must fit.
 * `load_encoder`: fills the encoder from a file of ImageNet weights.
 * `read_weights`: reads a state dict without executing pickled code.
@@ -16,6 +16,7 @@ Submodules:
 
 * `batchnorm`: selects the statistics with which BatchNorm layers normalise.
 * `cuda_graph` and `capture`: run repeated GPU work as CUDA graphs.
+* `taps`: reads the maps of named modules of any network.
 * `split` and `pyramid`: run the encoder and decoder separately, or the encoder up to one level.
 * `heads`: auxiliary networks that some methods fit on source images.
 * `averaging`: exponential moving averages.
@@ -24,11 +25,11 @@ Submodules:
 """
 
 from ttdg.networks.classifier import NETWORKS, Classifier
-from ttdg.networks.features import feature_maps, level_channels
+from ttdg.networks.features import INPUT, feature_maps, level_channels
 from ttdg.networks.segmenter import ENCODERS, EncoderNetwork, NetworkSpec, Segmenter
 from ttdg.networks.weights import load_encoder, load_state, read_weights
 
 __all__ = [
-    "ENCODERS", "NETWORKS", "Classifier", "EncoderNetwork", "NetworkSpec", "Segmenter", "feature_maps",
+    "ENCODERS", "INPUT", "NETWORKS", "Classifier", "EncoderNetwork", "NetworkSpec", "Segmenter", "feature_maps",
     "level_channels", "load_encoder", "load_state", "read_weights",
 ]  # fmt: skip

@@ -4,21 +4,29 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ttdg.errors import UserError
 from ttdg.networks.segmenter import EncoderNetwork
 
 
-def load_state(network: EncoderNetwork, state: Mapping[str, Tensor], source: Path) -> None:
-    """Load a state dict that was read from the file `source`; names and shapes must be those of the network."""
+def load_state(
+    network: nn.Module,
+    state: Mapping[str, Tensor],
+    source: Path,
+    origin: str = "model.json describes",
+    remedy: str = "copy the checkpoint again",
+) -> None:
+    """Load a state dict that was read from the file `source`; names and shapes must be those of the network.
+
+    `origin` and `remedy` are words of the error message: what the network comes from, and what to do.
+    """
     expected, found = ({name: tuple(v.shape) for name, v in s.items()} for s in (network.state_dict(), state))
     wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
     if wrong:
         raise UserError(
-            f"{source} does not fit the network that model.json describes: {len(wrong)} tensors differ, "
-            f"first {wrong[0]!r} (file {found.get(wrong[0])}, network {expected.get(wrong[0])}); "
-            "copy the checkpoint again"
+            f"{source} does not fit the network that {origin}: {len(wrong)} tensors differ, "
+            f"first {wrong[0]!r} (file {found.get(wrong[0])}, network {expected.get(wrong[0])}); {remedy}"
         )
     network.load_state_dict(state)
 

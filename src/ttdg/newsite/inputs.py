@@ -21,6 +21,8 @@ KNOWN_OTHERS = {
 }  # fmt: skip
 FILE_MANAGERS = ("thumbs.db", "desktop.ini", ".ds_store")
 
+PIXELS = 89_000_000  # largest image that is read by default
+
 
 @dataclass(frozen=True)
 class FoundFiles:

@@ -2,11 +2,14 @@
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 
 from ttdg.adaptation import Adapter, SiteLearner
 from ttdg.adaptation.adapter import Images, Progress
-from ttdg.data.unlabelled import NewBatch
+from ttdg.checkpoints import Model
+from ttdg.data.unlabelled import NewBatch, read_new_images
 from ttdg.evaluation.streams import learn_site
+from ttdg.newsite.inputs import PIXELS, find_files
 from ttdg.newsite.journal import Journal, answer_key
 from ttdg.newsite.run_state import RunState
 
@@ -66,6 +69,21 @@ def learn_folder(
     if saved is not None:
         saved.save(key())
     return key()
+
+
+def read_site(model: Model, images: Path, out: Path, batch: int = 4) -> Iterator[Images]:
+    """Yield the images of a folder as a method learns them: without unreadable files, constant frames and noise."""
+    found, device = find_files([images], out), next(model.network.parameters()).device
+    batches = read_new_images(
+        [found.images],
+        model.card.benchmark,
+        batch,
+        device,
+        pictures=False,
+        most_pixels=PIXELS,
+        on_error=lambda _: None,
+    )
+    yield from (batch.images for batch in batches if not batch.unusual)
 
 
 def _reported(site: Iterator[Images], batches: int, progress: Progress) -> Iterator[Images]:

@@ -17,7 +17,7 @@ from ttdg.data.unlabelled import read_new_images
 from ttdg.errors import UserError
 from ttdg.newsite.audit import AuditLog, verify_audit
 from ttdg.newsite.auto import AUTO, MethodChoice, choose_method
-from ttdg.newsite.inputs import find_files
+from ttdg.newsite.inputs import PIXELS, find_files
 from ttdg.newsite.journal import Journal, answer_key
 from ttdg.newsite.manifest import by_input, input_count, write_manifest
 from ttdg.newsite.names import output_names
@@ -31,8 +31,6 @@ from ttdg.newsite.site_check import check_site
 from ttdg.newsite.stack_masks import StackMasks
 from ttdg.safety import Drift
 from ttdg.safety.policy import GatePolicy
-
-PIXELS = 89_000_000  # largest image that is read by default
 
 
 @dataclass(frozen=True)

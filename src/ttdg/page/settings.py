@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ttdg.errors import UserError
-from ttdg.newsite.inputs import SUFFIXES
-from ttdg.newsite.predict import PIXELS
+from ttdg.newsite.inputs import PIXELS, SUFFIXES
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 

@@ -139,7 +139,9 @@ def _batches_of_nodes(
         batches = zip(arrays.images.split(BATCH_SIZE), arrays.masks.split(BATCH_SIZE), strict=True)
         for images, masks in batches:
             labels = masks.to(device).long()
-            maps = feature_maps(network, normalise(images.to(device).float() / 255, how))[1]
+            maps = feature_maps(network, normalise(images.to(device).float() / 255, how), prior.spec.levels)[
+                1
+            ]
             projected = prior.project(maps, labels.shape[1:])
             nodes = prior.nodes(projected, labels)
             raw = prior.nodes(_raw_features(prior, maps, projected), labels).features.cpu()

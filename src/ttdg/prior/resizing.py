@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 
 def grid_size(maps: Mapping[str, Tensor], stride: int) -> tuple[int, int]:
-    """(height, width) of the node grid of padded images."""
-    y, x = next(iter(maps.values())).shape[2:]  # e0 has stride 2
-    return 2 * y // stride, 2 * x // stride
+    """(height, width) of the node grid that covers the level "input"."""
+    y, x = maps["input"].shape[2:]
+    return -(-y // stride), -(-x // stride)
 
 
 def resize_bilinear(x: Float[Tensor, "b c h w"], size: tuple[int, int]) -> Float[Tensor, "b c y x"]:

@@ -27,24 +27,26 @@ def fit_prior(
 ) -> MorphologyPrior:
     """Fit φ and 𝒰 to source images by minimising L(𝒰) with AdamW; the learning rate decays to 0.
 
-    The network needs the methods `encode`, `decoded` and `head`. `settings` are fields of `PriorSpec`. Equal images,
-    seed and settings give equal priors.
+    `settings` are fields of `PriorSpec`. In a network that is no `Segmenter`, the levels are names of modules. Equal
+    images, seed and settings give equal priors.
     """
     frozen: Any = copy.deepcopy(network).eval().requires_grad_(False)
     device = next(frozen.parameters()).device
+    pool = Pool(list(sources.values()), device)
+    recipe = Recipe(batch=BATCH, steps=steps, lr=RATE, augmentation=FITTING_AUGMENTATION, seed=seed)
+    one = pool.batch(recipe, benchmark.normalisation, 1, slice(0, 1))[0]
+    widths = level_channels(frozen, one, settings.get("levels", ()))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        prior = prior_for(level_channels(frozen), len(benchmark.labels), **settings).to(device).train()
+        prior = prior_for(widths, len(benchmark.labels), **settings).to(device).train()
     for unused in (prior.edges, prior.affinity):  # L(𝒰) has no gradient with respect to them
         unused.requires_grad_(False)
     trained = [parameter for parameter in prior.parameters() if parameter.requires_grad]
     optimiser = torch.optim.AdamW(trained, RATE, weight_decay=0.0, fused=device.type == "cuda")
-    pool = Pool(list(sources.values()), device)
-    recipe = Recipe(batch=BATCH, steps=steps, lr=RATE, augmentation=FITTING_AUGMENTATION, seed=seed)
     for step in range(1, steps + 1):
         images, labels = pool.batch(recipe, benchmark.normalisation, step, slice(0, BATCH))
         with torch.no_grad():
-            maps = feature_maps(frozen, images)[1]
+            maps = feature_maps(frozen, images, prior.spec.levels)[1]
         optimiser.param_groups[0]["lr"] = recipe.rate(step - 1)
         prior_loss(prior, maps, labels).backward()  # type: ignore[no-untyped-call]
         optimiser.step()

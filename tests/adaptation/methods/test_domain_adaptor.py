@@ -1,4 +1,5 @@
 import copy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from ttdg.adaptation import adapt, defaults, losses
 from ttdg.adaptation.methods.domain_adaptor import gem
 from ttdg.networks import batchnorm
 from ttdg.networks.batchnorm.adamix import ADAMIX, FoldingMode, StatisticsTable, batch_weight, source_table
+
+adapt = partial(adapt, activation="softmax")
 
 Pair = tuple[torch.Tensor, torch.Tensor] | torch.Tensor
 

@@ -1,5 +1,6 @@
 import copy
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -7,6 +8,8 @@ from torch import nn
 
 from ttdg.adaptation import adapt
 from ttdg.adaptation.methods.dua import dua_momentum
+
+adapt = partial(adapt, activation="softmax")
 
 
 def a_network() -> nn.Sequential:

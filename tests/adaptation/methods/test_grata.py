@@ -1,4 +1,5 @@
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ from ttdg.adaptation import adapt
 from ttdg.adaptation.methods import grata
 from ttdg.adaptation.views import photometric_view
 from ttdg.errors import UserError
+
+adapt = partial(adapt, activation="softmax")
 
 X = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 

@@ -1,4 +1,5 @@
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -7,6 +8,8 @@ from torch import nn
 from ttdg.adaptation import adapt, losses
 from ttdg.adaptation.methods.intent import RecordingMode, balanced_entropy, entropy_weights, interpolated_mode
 from ttdg.networks import batchnorm
+
+adapt = partial(adapt, activation="softmax")
 
 
 def a_network(labels: int = 3) -> nn.Sequential:

@@ -26,7 +26,7 @@ X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(3))
 
 @pytest.mark.parametrize("head", ["softmax", "sigmoid"])
 def test_without_ascent_and_thresholds_sar_is_tent_with_sgd(head):
-    ours = adapt(a_network(), "sar", rho=0.0, lr=0.1, head=head, **OPEN)
+    ours = adapt(a_network(), "sar", activation="softmax", rho=0.0, lr=0.1, head=head, **OPEN)
     network = a_network()
     batchnorm.use(network, batchnorm.BATCH)
     tent = GradientAdapter(
@@ -40,7 +40,7 @@ def test_without_ascent_and_thresholds_sar_is_tent_with_sgd(head):
 
 def test_one_step_is_sgd_on_the_entropy_of_sure_pixels_at_the_ascended_point():
     network, lr, rho, margin = a_network(), 0.5, 1.5, 0.9
-    adapter = adapt(network, "sar", lr=lr, rho=rho, margin=margin, recover=-math.inf)
+    adapter = adapt(network, "sar", activation="softmax", lr=lr, rho=rho, margin=margin, recover=-math.inf)
     adapter(X)
 
     conv, norm, head = network
@@ -82,7 +82,7 @@ def test_unsure_pixels_give_no_gradient():
 
 def test_a_batch_without_a_sure_pixel_changes_nothing():
     network = a_network()
-    adapter = adapt(network, "sar", margin=0.0)
+    adapter = adapt(network, "sar", activation="softmax", margin=0.0)
     adapter(X)
     assert adapter.counts == {"steps": 0, "resets": 0, "skipped": 1}
     assert all(torch.equal(v, network.state_dict()[k]) for k, v in adapter.network.state_dict().items())
@@ -90,7 +90,7 @@ def test_a_batch_without_a_sure_pixel_changes_nothing():
 
 def test_a_collapse_triggers_exactly_one_recovery_to_the_source():
     network = a_network()
-    adapter = adapt(network, "sar", margin=math.inf, lr=1e-6)
+    adapter = adapt(network, "sar", activation="softmax", margin=math.inf, lr=1e-6)
     adapter(X)
     with torch.no_grad():
         for parameter in adapter.parameters:
@@ -132,7 +132,7 @@ def test_a_healthy_stream_never_recovers(site):
 
 
 def test_the_running_loss_is_an_average_with_memory_and_a_new_site_begins_anew():
-    adapter, other = (adapt(a_network(), "sar", margin=math.inf) for _ in range(2))
+    adapter, other = (adapt(a_network(), "sar", activation="softmax", margin=math.inf) for _ in range(2))
     adapter(X)
     first = adapter.ema
     adapter(3 * X)
@@ -144,7 +144,7 @@ def test_the_running_loss_is_an_average_with_memory_and_a_new_site_begins_anew()
 
 
 def test_the_thresholds_are_the_declared_shares():
-    adapter = adapt(a_network(), "sar")
+    adapter = adapt(a_network(), "sar", activation="softmax")
     H = torch.tensor([0.39, 0.41]) * math.log(3)
     assert adapter.sure(H, 3).tolist() == [True, False]
     assert adapter.recover == pytest.approx(0.02895, abs=1e-5)

@@ -1,6 +1,7 @@
 """VPTTA against FFTs and plain Adam; its schedule, memory and prompts."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from ttdg.adaptation.fourier_prompt import fourier_window
 from ttdg.adaptation.memory import Memory
 from ttdg.adaptation.methods.vptta import warm_up_weight
 from ttdg.networks.batchnorm import batched, grouped
+
+adapt = partial(adapt, activation="softmax")
 
 
 def a_network(seed: int = 0) -> nn.Sequential:

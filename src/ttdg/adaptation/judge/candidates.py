@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ttdg.adaptation.judge.readings import Reading, stack_readings, unstack_readings, use_groups
-from ttdg.networks import feature_maps
+from ttdg.networks import INPUT, feature_maps
 from ttdg.networks.batchnorm.grouped import GroupedMode, LayerWeights, statistics_distance
 from ttdg.prior import MorphologyPrior
 from ttdg.prior.universe_signals import label_weights
@@ -70,7 +70,8 @@ def candidates_of(readings: Sequence[Reading], *, fused: bool = True) -> tuple[C
     """List the candidates of a set of readings.
 
     The order is: every upright reading; the average of each mirrored reading with its upright twin; the average of
-    all readings; and, if `fused`, the average of each pair of twins with the universe's segmentation.
+    all readings, if there are more than two; and, if `fused`, the average of each pair of twins with the universe's
+    segmentation.
     """
     upright = [Candidate(reading.name, (i,)) for i, reading in enumerate(readings) if not reading.mirrored]
     pairs = [
@@ -79,9 +80,9 @@ def candidates_of(readings: Sequence[Reading], *, fused: bool = True) -> tuple[C
         if reading.mirrored
     ]
     averages = [Candidate(f"{name}, both ways", pair) for name, pair in pairs]
-    mean = Candidate("mean of all", tuple(range(len(readings))))
+    mean = [Candidate("mean of all", tuple(range(len(readings))))] if len(readings) > 2 else []
     with_universe = [Candidate(f"{name}, with the universe", pair, True) for name, pair in pairs if fused]
-    return (*upright, *averages, mean, *with_universe)
+    return (*upright, *averages, *mean, *with_universe)
 
 
 @torch.no_grad()
@@ -134,9 +135,9 @@ def _predict_groups(
         images = images.contiguous(
             memory_format=torch.channels_last
         )  # its convolutions are faster in this layout
-    logits, maps = feature_maps(network, images)
-    distance = statistics_distance(mode.seen, len(mode.rho))
-    levels = {name: maps[name].float() for name in ("e0", *prior.spec.levels)}
+    logits, maps = feature_maps(network, images, prior.spec.levels)
+    distance = statistics_distance(mode.seen, len(mode.rho), images.device)
+    levels = {name: maps[name].float() for name in (INPUT, *prior.spec.levels)}
     projected = prior.project(levels, images.shape[2:])
     return logits.float().softmax(1), projected.movedim(1, -1), distance
 

@@ -66,7 +66,7 @@ def evidence_setup(
     controls: bool = False,
 ) -> EvidenceSetup:
     """Measure the point locations on training images; without `controls`, for the learned universe only."""
-    batchnorm.use(network, batchnorm.EVAL)
+    batchnorm.use_if_any(network, batchnorm.EVAL)
     priors = {name: variant(prior) for name, variant in UNIVERSES.items() if controls or name == "learned"}
     device = next(network.parameters()).device
     size = CPU_IMAGES if device.type == "cpu" else 2 * CPU_IMAGES

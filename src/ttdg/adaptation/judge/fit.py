@@ -22,6 +22,7 @@ from ttdg.adaptation.judge.readings import READING_SETS
 from ttdg.adaptation.judge.regressor import feature_matrix, fit_regressor
 from ttdg.data import Arrays, Benchmark
 from ttdg.errors import UserError, suggestion
+from ttdg.networks import batchnorm
 from ttdg.prior import MorphologyPrior
 from ttdg.types import Part
 
@@ -55,7 +56,7 @@ def fit_judge(
         benchmark: labels, regions and normalisation.
         draws: number of simulated shifts of each held-out site; by default 3, and more for a small site.
         mixing_steps: number of gradient steps that fit the mixing weights.
-        readings: "four" or "seven", a key of READING_SETS.
+        readings: "four" or "seven", a key of READING_SETS. A network without BatchNorm always has "two".
         controls: also fit judges with a random universe and without the class mask, as controls.
         seed: seed of all random draws.
         progress: called after each of `count_rounds` rounds, with the number of rounds done.
@@ -68,6 +69,8 @@ def fit_judge(
             "the judge is fitted on held-out source images with masks, and there are none; "
             "give source sites with masks, some of whose images are held out of training"
         )
+    if not batchnorm.has_layers(network):
+        readings = "two"  # readings differ in the statistics of BatchNorm
     network = copy.deepcopy(network)  # the BatchNorm mode of the copy changes
     mixing = fit_mixing(network, list(train.values()), benchmark, steps=mixing_steps, seed=seed)
     setup = evidence_setup(network, mixing, prior, train, benchmark, readings, controls)
@@ -113,7 +116,7 @@ def _rounds(held_out: Mapping[str, Arrays], draws: int | None) -> Iterator[tuple
 
 def judge_part(tables: EvidenceTables, setup: EvidenceSetup, *, seed: int = 0) -> Part:
     """Fit one regressor for each evidence kind, and pack them with all that the judge needs at test time."""
-    tensors = {"mixing": torch.cat([*setup.mixing.values()]).cpu()}
+    tensors = {"mixing": torch.cat([torch.zeros(0), *(rho.cpu() for rho in setup.mixing.values())])}
     signal_names: dict[str, list[str]] = {}
     quality: JudgeQuality | None = None
     for universe, locations in setup.locations.items():

@@ -22,7 +22,7 @@ from ttdg.adaptation.judge.signals import prediction_signals
 from ttdg.adaptation.options import Option, Range
 from ttdg.errors import UserError, suggestion
 from ttdg.metrics import region_probabilities
-from ttdg.networks import batchnorm, split
+from ttdg.networks import batchnorm
 from ttdg.networks.capture import CaptureGuard
 from ttdg.networks.cuda_graph import GraphRunner
 from ttdg.prior import MorphologyPrior
@@ -85,8 +85,8 @@ class JudgeAdapter(Adapter, SelfAssessing):
         if judge.settings.get("prior", prior.digest) != prior.digest:
             raise UserError("the judge was fitted with another prior; fit the part 'judge' again")
         device = next(network.parameters()).device
-        self.network = split.require_split(network).eval().requires_grad_(False)
-        batchnorm.use(network, batchnorm.EVAL)
+        self.network = network.eval().requires_grad_(False)
+        batchnorm.use_if_any(network, batchnorm.EVAL)
         self._replay = GraphRunner(CaptureGuard(network))
         learned = MorphologyPrior.from_part(prior).requires_grad_(False).to(device)
         self.regions = {name: tuple(labels) for name, labels in judge.settings["regions"].items()}
@@ -117,7 +117,7 @@ class JudgeAdapter(Adapter, SelfAssessing):
     def _judge(self, images: Images) -> tuple[Tensor, ...]:
         """Logits, choices and the fields of `Prediction`. On a GPU this call is recorded as a CUDA graph."""
         read = predict_readings(self.network, self.prior, images, readings=self.readings, mixing=self.mixing)
-        batchnorm.use(self.network, batchnorm.EVAL)  # the grouped mode fits this batch only
+        batchnorm.use_if_any(self.network, batchnorm.EVAL)  # the grouped mode fits this batch only
         predictions = predict_candidates(read, self.prior, self.candidates)
         P, signals = predictions.logits.softmax(2), dict[str, Tensor]()
         if any(name.startswith("universe") for name in self.signal_names):
@@ -224,7 +224,6 @@ METHOD = Method(
             "this project",
         ),
     },
-    needs=("BatchNorm", "encode/decode"),
     parts=("prior", "judge"),
     reset="episodic",
 )

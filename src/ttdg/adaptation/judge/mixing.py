@@ -5,7 +5,7 @@ network with mixed statistics is low. The network's own weights stay fixed.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -13,6 +13,7 @@ from torch import nn
 from ttdg.adaptation.judge.readings import use_groups
 from ttdg.data import Arrays, Benchmark, normalise
 from ttdg.data.shifts import simulate
+from ttdg.errors import UserError
 from ttdg.networks import batchnorm
 from ttdg.networks.batchnorm.grouped import LEARNED, LayerWeights
 from ttdg.networks.losses import soft_dice_loss
@@ -31,7 +32,7 @@ def fit_mixing(
     groups: int = 4,
     seed: int = 0,
 ) -> LayerWeights:
-    """Fit the mixing weight of every BatchNorm layer; leaves the layers in EVAL mode.
+    """Fit the mixing weight of every BatchNorm layer; leaves the layers in EVAL mode. Without layers there are none.
 
     Args:
         network: the source network.
@@ -43,6 +44,8 @@ def fit_mixing(
         groups: groups of a step.
         seed: seed of the drawn images and shifts.
     """
+    if not batchnorm.has_layers(network):
+        return {}
     device = next(network.parameters()).device
     layers = list(batchnorm.layers(network))
     logit = torch.full(
@@ -81,10 +84,16 @@ def _loss(network: nn.Module, images: torch.Tensor, labels: torch.Tensor, struct
     return loss + soft_dice_loss(logits, labels) if structures else loss
 
 
-def layer_weights(network: nn.Module, values: Iterable[float]) -> LayerWeights:
+def layer_weights(network: nn.Module, values: Sequence[float]) -> LayerWeights:
     """Mixing weights of the layers as device tensors; `values` are in the order of `batchnorm.layers`."""
-    layers = batchnorm.layers(network)
-    return {layer: layer.weight.new_tensor([value]) for layer, value in zip(layers, values, strict=True)}
+    layers = list(batchnorm.layers(network)) if batchnorm.has_layers(network) else []
+    if len(layers) != len(values):
+        raise UserError(
+            f"the judge was fitted to a network with {len(values)} BatchNorm layers, and this one has {len(layers)}; "
+            "fit the part 'judge' to this network"
+        )
+    like = next(network.parameters())
+    return {layer: like.new_tensor([value]) for layer, value in zip(layers, values, strict=True)}
 
 
 def sample_groups(

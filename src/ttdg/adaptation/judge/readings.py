@@ -37,6 +37,7 @@ READINGS = (
     Reading("mix learned, mirrored", LEARNED, True),
 )
 READING_SETS = {
+    "two": tuple(reading for reading in READINGS if reading.rho == 0.0),  # of a network without BatchNorm
     "four": tuple(reading for reading in READINGS if reading.rho in (0.0, LEARNED)),
     "seven": READINGS,
 }
@@ -74,7 +75,7 @@ def use_groups(network: nn.Module, rho: Sequence[float], learned: LayerWeights |
     if learned is None and LEARNED in rho:
         raise ValueError("readings with learned mixing weights need the weights of the layers")
     mode = GroupedMode(_device_weights(tuple(rho), next(network.parameters()).device), learned or {})
-    batchnorm.use(network, mode)
+    batchnorm.use_if_any(network, mode)
     return mode
 
 

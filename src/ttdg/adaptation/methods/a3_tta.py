@@ -64,8 +64,7 @@ class A3(GradientAdapter):
     ) -> None:
         self.consistency, self.head = consistency, head
         self.bank = Bank(CAPACITY)
-        if batchnorm.has_layers(split.require_split(network)):
-            batchnorm.use(network, batchnorm.BATCH)
+        batchnorm.use_if_any(split.require_split(network), batchnorm.BATCH)
         self.teacher = copy.deepcopy(network).eval().requires_grad_(False)
         self.encoder: list[tuple[Tensor, Tensor]] = []  # (teacher, student) parameters; set by the first pass
         super().__init__(

@@ -26,6 +26,7 @@ METHOD = Method(
     forwards=1,
     backwards=0,
     predict="before",
+    volumes=True,
     access="source-free",
     paper="You et al. 2021",
     origin="alpha 0.1: a mild fixed mixture, not tuned on any data",

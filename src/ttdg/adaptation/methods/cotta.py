@@ -54,8 +54,7 @@ class Cotta(GradientAdapter):
     ) -> None:  # fmt: skip
         self.threshold, self.momentum, self.restore = threshold, momentum, restore
         self.head, self.seed = head, seed
-        if batchnorm.has_layers(network):
-            batchnorm.use(network, batchnorm.BATCH)
+        batchnorm.use_if_any(network, batchnorm.BATCH)
         self.teacher = copy.deepcopy(network).eval().requires_grad_(False)
         self.generator = torch.Generator(next(network.parameters()).device)
 

@@ -124,6 +124,7 @@ METHOD = Method(
     forwards=2,
     backwards=1,
     predict="after",
+    volumes=True,
     access="source-free",
     paper="Zhang et al., ICCV 2023",
     origin="SGD 1e-3, 1 step, GEM-T as mean(H)·mean(T²), anew for each batch: as released",

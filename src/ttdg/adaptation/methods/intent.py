@@ -58,7 +58,7 @@ def interpolated_mode(record: RecordingMode, share: float) -> GivenMode:
     return GivenMode({layer: (next(values), next(values)) for layer in layers})
 
 
-def balanced_entropy(members: Float[Tensor, "n b c h w"], head: losses.Head) -> Float[Tensor, "n b k"]:
+def balanced_entropy(members: Float[Tensor, "n b c *hw"], head: losses.Head) -> Float[Tensor, "n b k"]:
     """½(mean entropy of the foreground + of the background); the mean over all pixels if one of them is empty."""
     flat = members.flatten(0, 1)
     if head == "softmax":
@@ -131,6 +131,7 @@ METHOD = Method(
     forwards=7,
     backwards=0,
     predict="before",
+    volumes=True,
     access="source-free",
     paper="Dong et al., CVPR Workshops 2024",
     origin="six mixtures, temperature 1: as published",

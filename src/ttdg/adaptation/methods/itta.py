@@ -54,8 +54,7 @@ class Itta:
         seed: int,
     ) -> None:
         self.network = split.require_split(network.eval().requires_grad_(False))
-        if batchnorm.has_layers(network):
-            batchnorm.use(network, batchnorm.EVAL)
+        batchnorm.use_if_any(network, batchnorm.EVAL)
         self.lr, self.steps, self.mapping = lr, steps, mapping
         self.measure = ElementWiseNet.from_part(part, next(network.parameters()).device)
         levels = pyramid.level_modules(network)

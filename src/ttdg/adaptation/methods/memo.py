@@ -58,8 +58,7 @@ class Memo(GradientAdapter):
     ) -> None:  # fmt: skip
         self.views, self.head, self.noise, self.seed = views, head, noise, seed
         self.mode = PerViewMixMode(alpha)
-        if batchnorm.has_layers(network):
-            batchnorm.use(network, self.mode)
+        batchnorm.use_if_any(network, self.mode)
         self.generator = torch.Generator(next(network.parameters()).device)
 
         def objective(logits: Logits) -> Tensor:

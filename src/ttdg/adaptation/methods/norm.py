@@ -26,6 +26,7 @@ METHOD = Method(
     forwards=1,
     backwards=0,
     predict="before",
+    volumes=True,
     access="source-free",
     paper="Nado et al. 2020; Schneider et al., NeurIPS 2020",
     origin="no hyper-parameters",

@@ -157,6 +157,7 @@ METHOD = Method(
     forwards=2,
     backwards=2,
     predict="before",
+    volumes=True,
     access="source-free",
     paper="Niu et al., ICLR 2023",
     origin="ρ 0.05, margin 0.4·ln C, momentum 0.9 as published; recovery at 0.029·ln C is the published 0.2 "

@@ -19,6 +19,7 @@ METHOD = Method(
     forwards=1,
     backwards=0,
     predict="before",
+    volumes=True,
     access="source-free",
     paper="-",
     origin="-",

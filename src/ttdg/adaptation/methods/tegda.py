@@ -111,8 +111,7 @@ class Tegda(GradientAdapter):
         self.quality = quality
         self.samples, self.dropout, self.head, self.seed = samples, dropout, head, seed
         self.bank = Bank(CAPACITY)
-        if batchnorm.has_layers(split.require_split(network)):
-            batchnorm.use(network, batchnorm.BATCH)
+        batchnorm.use_if_any(split.require_split(network), batchnorm.BATCH)
         self.teacher = copy.deepcopy(network).eval().requires_grad_(False)
         self.generator = torch.Generator(next(network.parameters()).device)
         super().__init__(

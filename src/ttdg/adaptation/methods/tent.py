@@ -53,6 +53,7 @@ METHOD = Method(
     forwards=1,
     backwards=1,
     predict="before",
+    volumes=True,
     access="source-free",
     paper="Wang et al., ICLR 2021",
     origin="Adam, 1 step as published; lr 1e-4 (published 1e-3 for CIFAR-C) is our choice for segmentation",

@@ -61,8 +61,7 @@ class SelfTraining(GradientAdapter):
         self.folder_steps, self.draw, self.momentum = folder_steps, draw, momentum
         self.sharpness, self.keep_areas, self.head, self.seed = sharpness, keep_areas, head, seed
         self.device = next(network.parameters()).device
-        if batchnorm.has_layers(network):
-            batchnorm.use(network, batchnorm.EVAL)
+        batchnorm.use_if_any(network, batchnorm.EVAL)
         if self.device.type == "cuda":
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.teacher = copy.deepcopy(network).eval().requires_grad_(False)
@@ -93,6 +92,10 @@ class SelfTraining(GradientAdapter):
     def predict_frozen(self, images: Images) -> Logits:
         """Return the teacher's logits without an update."""
         return self._answer(self.teacher, images)
+
+    def learned_network(self) -> nn.Module:
+        """The teacher."""
+        return self.teacher
 
     def learn(self, site: Iterable[Images], progress: Progress = lambda done, total: None) -> None:
         """Learn a whole site: `folder_steps` steps on draws from all its images, at a falling learning rate."""

@@ -17,8 +17,7 @@ Statistics = Literal["batch", "source"]
 def use_mode(networks: Iterable[nn.Module], mode: batchnorm.Mode) -> None:
     """Set the BatchNorm mode of all networks that have such layers."""
     for network in networks:
-        if batchnorm.has_layers(network):
-            batchnorm.use(network, mode)
+        batchnorm.use_if_any(network, mode)
 
 
 def dropout_layers(networks: Iterable[nn.Module]) -> list[nn.Module]:

@@ -67,7 +67,6 @@ METHOD = Method(
             "this project; names after the ablations of the paper",
         ),
     },
-    needs=("BatchNorm", "encode/decode"),
     parts=("prior", "judge"),
     reset="episodic",
 )

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from ttdg.adaptation.adapter import GradientAdapter, Images, Logits, Method
 from ttdg.adaptation.options import SHARE, WEIGHT, Option
 from ttdg.matching import universe_loss
-from ttdg.networks import batchnorm, feature_maps, split
+from ttdg.networks import batchnorm, feature_maps
 from ttdg.networks.batchnorm.batched import BatchedMixMode, SourceAndMixMode
 from ttdg.prior import MorphologyPrior, Nodes
 from ttdg.types import Part
@@ -56,7 +56,7 @@ class UniverseGradientAdapter(GradientAdapter):
         source, teacher = self._teacher_predictions(images)
         self.mode.copies.refresh()
         with torch.enable_grad():
-            logits, maps = feature_maps(self.network, images)
+            logits, maps = feature_maps(self.network, images, self.prior.spec.levels)
             loss = self.objective(logits, maps, teacher)
         self._update(loss)
         return self._averaged(source, logits.detach())
@@ -142,7 +142,6 @@ def universe_gradient(
 ) -> UniverseGradientAdapter:
     """Build the adapter from the part "prior"."""
     prior = MorphologyPrior.from_part(part)
-    split.require_split(network)
     if variant == "random-universe":
         prior = prior.with_random_universe()
     if variant == "no-consensus":
@@ -207,6 +206,6 @@ METHOD = Method(
             "this project; names after the ablations of the paper",
         ),
     },
-    needs=("BatchNorm", "encode/decode"),
+    needs=("BatchNorm",),
     parts=("prior",),
 )

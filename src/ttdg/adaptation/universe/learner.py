@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from ttdg.adaptation import losses
 from ttdg.adaptation.adapter import Assessment, Images, Logits, Progress, Remarking, SelfAssessing
-from ttdg.adaptation.answer_views import VIEW_SETS
 from ttdg.adaptation.judge.method import EvidenceKind, choose
 from ttdg.adaptation.site_learning.image_memory import ImageMemory
 from ttdg.adaptation.site_learning.self_training import SelfTraining
@@ -30,6 +29,7 @@ from ttdg.adaptation.universe.site_judge import (
 from ttdg.adaptation.universe.site_verdict import SiteVerdict
 from ttdg.adaptation.universe.source_reading import Features, SourceReader, SourceReading
 from ttdg.adaptation.universe.stored_labels import StoredLabels, as_bytes, notes
+from ttdg.adaptation.views import VIEW_SETS
 from ttdg.types import Part
 
 CHUNK = 16  # images of a pass over the memory

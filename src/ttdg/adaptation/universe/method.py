@@ -130,7 +130,7 @@ METHOD = Method(
             "this project",
         ),
     },
-    needs=("BatchNorm", "encode/decode", "segmentation"),
+    needs=("segmentation",),
     parts=("prior", "judge"),
     grid={"rate": (0.3, 1.0, 3.0), "steps": (2, 4)},
     folder_grid={"rate": (0.3, 1.0, 3.0), "folder_steps": (0, 600)},

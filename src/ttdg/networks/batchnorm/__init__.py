@@ -13,7 +13,7 @@ Modes:
 
 Functions:
 
-* `use`: sets the mode of every BatchNorm layer of a network.
+* `use`: sets the mode of every BatchNorm layer of a network; `use_if_any`: the same, for networks that may have none.
 * `replace_batch`: sets another mode wherever `use` asks for `BATCH` later.
 * `layers`, `has_layers`: the BatchNorm layers of a network; whether there are any.
 * `affine_parameters`: γ and β of all layers.
@@ -43,10 +43,11 @@ from ttdg.networks.batchnorm.modes import (
     replace_batch,
     running_statistics,
     use,
+    use_if_any,
 )
 
 __all__ = [
     "BATCH", "EVAL", "MIN_VALUES", "TRAIN", "BatchMode", "EvalMode", "MixMode", "Mode", "TrainMode",
     "affine_parameters", "batch_norm", "has_layers", "has_too_few_values", "layers", "replace_batch",
-    "running_statistics", "use",
+    "running_statistics", "use", "use_if_any",
 ]  # fmt: skip

@@ -45,7 +45,8 @@ class GroupedMode:
         if x.numel() // (len(self.rho) * x.shape[1]) < batchnorm.MIN_VALUES:
             self.seen.append(GroupStatistics(layer))
             return batchnorm.EVAL(layer, x)
-        fused = fused_kernel() if x.is_cuda and not torch.is_grad_enabled() else None
+        by_kernel = x.is_cuda and layer.affine and not torch.is_grad_enabled()
+        fused = fused_kernel() if by_kernel else None
         y, mean, var = (fused or _normalise)(layer, x, self.rho, self.learned.get(layer))
         self.seen.append(GroupStatistics(layer, mean, var))
         return y
@@ -76,8 +77,9 @@ def _normalise(
     mean, var = batchnorm.running_statistics(layer)
     m, v = moments(x.detach(), len(rho))
     share = rho[:, None] if learned is None else torch.where(rho[:, None] == LEARNED, learned, rho[:, None])
-    scale = layer.weight / (torch.lerp(var.expand_as(v), v, share) + layer.eps).sqrt()
-    shift = layer.bias - torch.lerp(mean.expand_as(m), m, share) * scale
+    weight, bias = (layer.weight, layer.bias) if layer.affine else (1.0, 0.0)
+    scale = weight / (torch.lerp(var.expand_as(v), v, share) + layer.eps).sqrt()
+    shift = bias - torch.lerp(mean.expand_as(m), m, share) * scale
     if (
         x.is_cpu and len(rho) == 1 and torch.is_grad_enabled()
     ):  # one kernel computes the gradients of x, scale and shift
@@ -108,13 +110,18 @@ def moments(x: Float[Tensor, "kb c h w"], groups: int) -> tuple[Float[Tensor, "k
     return mean, spread * (total / max(total - 1, 1))
 
 
-def statistics_distance(seen: Sequence[GroupStatistics], groups: int) -> Float[Tensor, "g f"]:
+def statistics_distance(
+    seen: Sequence[GroupStatistics], groups: int, device: torch.device | str = "cpu"
+) -> Float[Tensor, "g f"]:
     """Distance of the statistics of the first `groups` groups from the source, for three thirds of the layers.
 
     For each third of the layers there are two features: log(1 + squared shift of the means, in units of the source
-    variance), and the absolute log ratio of the variances. A layer without group statistics counts as 0.
+    variance), and the absolute log ratio of the variances. A layer without group statistics counts as 0. A network
+    without layers has no features.
     """
     valid = [s for s in seen if s.mean is not None]
+    if not valid:
+        return torch.zeros(groups, 6 if seen else 0, device=device)
     mean, var = (torch.cat([getattr(s, name)[:groups] for s in valid], 1) for name in ("mean", "var"))
     source = (batchnorm.running_statistics(s.layer) for s in valid)
     source_mean, source_var = (torch.cat(buffers) for buffers in zip(*source, strict=True))

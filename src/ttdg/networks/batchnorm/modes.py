@@ -153,6 +153,12 @@ def replace_batch(network: nn.Module, mode: Mode) -> None:
         layer.instead_of_batch = mode  # type: ignore[assignment]
 
 
+def use_if_any(network: nn.Module, mode: Mode) -> None:
+    """Set the mode of every BatchNorm layer in place; a network without such layers stays as it is."""
+    if has_layers(network):
+        use(network, mode)
+
+
 def affine_parameters(network: nn.Module) -> list[nn.Parameter]:
     """γ and β of every BatchNorm layer."""
     return [p for layer in layers(network) for p in (layer.weight, layer.bias) if p is not None]

@@ -78,7 +78,7 @@ def matched_pairs(
     Tissues are predicted by the network. They decide which pairs agree and do not guide the matching: with the
     prior, a node may be matched to any universe point.
     """
-    logits, maps = feature_maps(network, images)
+    logits, maps = feature_maps(network, images, prior.spec.levels)
     nodes = prior.nodes(prior.project(maps, images.shape[2:]), logits.argmax(1))
     if with_prior:
         U = round_matching(prior.scores_of_all(nodes), nodes.mask)
