@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-slow test-ray smoke docs lint types clean
+.PHONY: demo test test-slow test-thorough test-ray smoke docs lint types clean
 
 demo: $(STAMP)
 	$(BIN)/ttdg demo --out demo-out
@@ -14,6 +14,10 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/pytest -n 2 -m slow
+
+# Every test at full strength: the methods' own numbers of steps, and as many examples as a property is worth.
+test-thorough: $(STAMP)
+	TTDG_TESTS=thorough $(BIN)/pytest -n 2
 
 # Ray is 80 MB of wheel, so only its own test installs it.
 test-ray: $(STAMP)
