@@ -157,11 +157,7 @@ FEWER = {
     "nc-ttt": {"steps": 2},
     "self-training": {"steps": 1, "draw": 4},
     "tegda": {"samples": 3},
-    "universe": {
-        "steps": 2,
-        "draw": 4,
-        "folder_steps": 10,
-    },  # the labels' second phase begins with the second batch
+    "universe": {"steps": 2, "draw": 4, "first": 0.1},  # the second batch reaches the second phase
     "upl-sfda": {"steps": 1, "draw": 4},
 }
 QUICK = {} if os.environ.get("TTDG_TESTS") == "thorough" else FEWER
