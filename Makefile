@@ -4,16 +4,20 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-slow test-ray page-test page-shots smoke docs lint types clean
+.PHONY: demo test test-slow test-thorough test-ray page-test page-shots smoke docs lint types clean
 
 demo: $(STAMP)
 	$(BIN)/ttdg demo --out demo-out
 
 test: $(STAMP)
-	$(BIN)/pytest -n 2 -m "not slow and not browser"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow and not browser"
 
 test-slow: $(STAMP)
-	$(BIN)/pytest -n 2 -m slow
+	$(BIN)/pytest -n 2 --dist worksteal -m "slow and not browser"
+
+# Every test at full strength: the methods' own numbers of steps, and as many examples as a property is worth.
+test-thorough: $(STAMP)
+	TTDG_TESTS=thorough $(BIN)/pytest -n 2 --dist worksteal -m "not browser"
 
 # The page in headless Chromium; skipped, with the reason, where Chromium is not installed. Shapes are not checked here.
 page-test: $(STAMP)
@@ -45,9 +49,10 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
+# --no-compile: pip would compile 15,000 files; Python compiles those that are imported.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs,track]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".[dev,docs,track]"
 	touch $@
 
 clean:

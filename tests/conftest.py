@@ -1,8 +1,11 @@
 """Shared fixtures: a benchmark of bright discs on noise, small enough to train on in a second, and tiny runs of it."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from PIL import Image
 
 from ttdg.bench.config import parse_config
@@ -16,6 +19,10 @@ from ttdg.data import find_sites, load_benchmark, summarise_data
 from ttdg.networks import NetworkSpec, Segmenter
 
 torch.set_num_threads(1)
+THOROUGH = os.environ.get("TTDG_TESTS") == "thorough"
+settings.register_profile(
+    "costly", max_examples=25 if THOROUGH else 5, deadline=None
+)  # seconds for an example
 
 YAML = """\
 name: discs
@@ -34,6 +41,16 @@ def draw_disc(seed: int, height: int, width: int, tint: float) -> tuple[np.ndarr
     inside = (y - cy) ** 2 + (x - cx) ** 2 < (rng.uniform(0.2, 0.3) * min(height, width)) ** 2
     image = rng.normal(60 * tint, 15, (height, width, 3)) + inside[..., None] * (120, 90, 40)
     return image.clip(0, 255).astype(np.uint8), (inside * 255).astype(np.uint8)
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+@pytest.fixture(scope="session")
+def thorough():
+    """True in `make test-thorough`: statistical tests take all their seeds."""
+    return THOROUGH
 
 
 @pytest.fixture(scope="session")

@@ -24,17 +24,15 @@ from ttdg.errors import UserError
 ALL = sorted(METHODS)
 WRAPPED = [name for name in ALL if not METHODS[name].flips]
 BUILT_IN = [name for name in ALL if METHODS[name].flips]
-QUICK = {"nc-ttt": {"steps": 2}, "self-training": {"steps": 1}, "universe": {"steps": 1}}
 
 
-def some_images(seed: int = 1, size: int = 32, count: int = 4) -> torch.Tensor:
+def some_images(seed: int = 1, size: int = 16, count: int = 4) -> torch.Tensor:
     return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(seed)) + 1
 
 
 def pair(ready, name, views="flips"):
     """The same method without and with views, around the same source."""
-    options = QUICK.get(name, {})
-    return ready(name).adapt(name, **options), ready(name).adapt(name, views=views, **options)
+    return ready(name).quick(name), ready(name).quick(name, views=views)
 
 
 def values(adapter):
@@ -79,7 +77,7 @@ def test_the_state_that_answers_a_view_is_the_one_that_answered_the_image(name, 
     DeY-Net draws new noise; VPTTA answers with the prompts of its memory; SicTTA finds the image in its pool.
     """
     options = {"copies": 0} if name == "deynet" else {"lr": 0.0} if name == "vptta" else {}
-    adapter = ready(name).adapt(name, views="flips", **{**QUICK.get(name, {}), **rate_zero(name), **options})
+    adapter = ready(name).quick(name, views="flips", **{**rate_zero(name), **options})
     images = some_images()
     answer = adapter.adapter(images)
     if name != "sictta":
@@ -116,7 +114,7 @@ def test_a_method_that_mirrors_its_images_itself_is_left_as_it_is_and_scaled_onl
     plain, same = pair(ready, name)
     assert type(same) is type(plain)
     assert effective_views(METHODS[name], "flips") == "plain"
-    scaled = ready(name).adapt(name, views="scales")
+    scaled = ready(name).quick(name, views="scales")
     assert [(view.scale, view.mirrored) for view in scaled.views] == [
         (1.0, False),
         (0.75, False),
@@ -126,7 +124,7 @@ def test_a_method_that_mirrors_its_images_itself_is_left_as_it_is_and_scaled_onl
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_method_with_built_in_flips_passes_mirror_images_through_its_network(name, ready):
-    source, images, seen = ready(name), some_images(), []
+    source, images, seen = ready(name), some_images(size=32), []  # a size that is not padded
     first = next(module for module in source.network.modules() if isinstance(module, torch.nn.Conv2d))
     first.register_forward_pre_hook(lambda module, inputs: seen.extend(inputs[0]))
     source.adapt(name)(images)

@@ -317,7 +317,7 @@ def test_its_own_objective_falls_on_a_fixed_batch(name, ready):
     """Over 12 batches, or over 12 steps for a method that restarts at every batch."""
     images, options = some_images(), {"lr": 1e-2, **DESCENDING.get(name, {})}
     if METHODS[name].memory:
-        adapter = ready(name).adapt(name, **options)
+        adapter = ready(name).quick(name, **options)
         losses = [loss_of(adapter, images) for _ in range(12)]
     else:
         losses = [loss_of(ready(name).adapt(name, steps=steps, **options), images) for steps in (1, 12)]

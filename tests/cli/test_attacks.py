@@ -26,7 +26,7 @@ from ttdg.evaluation.tuned_options import read_choices, read_search
 from ttdg.networks.weights import read_weights
 from ttdg.report.terminal import SiteRow, scores_table
 
-DEEP = "[" * 1_500
+DEEP = "[" * 1_000  # the interpreter's limit of recursion; yaml takes seconds for more
 NAME = "disc [/x] [bold]"
 
 

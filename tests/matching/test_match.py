@@ -60,9 +60,9 @@ def test_renaming_nodes_and_graphs_renames_the_matches(plant, method):
 
 @pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated")  # raised inside pygmtools
 @pytest.mark.parametrize("sizes", [[10, 10, 10, 10], [8, 8, 8, 8]])
-def test_recall_under_noise_is_not_below_pygmtools_at_its_better_schedule(plant, sizes):
-    ours, theirs = [], []
-    for seed in range(5):
+def test_recall_under_noise_is_not_below_pygmtools_at_its_better_schedule(plant, sizes, thorough):
+    ours, theirs, seeds = [], [], range(5 if thorough else 3)
+    for seed in seeds:
         planted = plant(seed, sizes, 10, edge_noise=0.1, node_noise=0.8)
         graphs = planted.graphs
         ours.append(recall(match(graphs, universe_size=10).pairs, planted.pairs))
@@ -75,8 +75,8 @@ def test_recall_under_noise_is_not_below_pygmtools_at_its_better_schedule(plant,
         )  # fmt: skip
         X = torch.stack([torch.stack([found[i, j] for j in range(4)]) for i in range(4)])
         theirs.append(recall(X, planted.pairs))
-    assert sum(ours) >= sum(theirs) - 5 * 0.02
-    assert sum(ours) / 5 > 0.7
+    assert sum(ours) >= sum(theirs) - len(seeds) * 0.02
+    assert sum(ours) / len(seeds) > 0.7
 
 
 def test_two_graphs_are_matched_alike_in_either_order(plant):
@@ -107,12 +107,13 @@ def links(seed: int, m: int, n: int, d: int) -> tuple[GraphBatch, Tensor]:
 
 
 @pytest.mark.parametrize("m", [2, 5])
-def test_refining_by_edges_helps_in_a_family_on_which_nothing_was_chosen(m):
+def test_refining_by_edges_helps_in_a_family_on_which_nothing_was_chosen(m, thorough):
     found = {"ga": 0.0, "spectral": 0.0, "pairwise": 0.0}
-    for seed in range(4):
+    seeds = range(4 if thorough else 2)
+    for seed in seeds:
         graphs, true = links(seed, m, 14, 18)
         for method in found:
-            found[method] += recall(match(graphs, universe_size=18, method=method).pairs, true) / 4
+            found[method] += recall(match(graphs, universe_size=18, method=method).pairs, true) / len(seeds)
     assert found["ga"] > max(found["spectral"], found["pairwise"]) + 0.1
 
 

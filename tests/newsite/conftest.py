@@ -1,4 +1,6 @@
+import multiprocessing
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -88,3 +90,20 @@ def seen(monkeypatch):
 
     monkeypatch.setattr(answers, "label_pixels", spy)
     return found
+
+
+@pytest.fixture
+def killed():
+    """`killed(work, when)` calls `work` in a forked process and sends it SIGKILL as soon as `when()` is true."""
+
+    def run(work, when):
+        process = multiprocessing.get_context("fork").Process(target=work)
+        process.start()
+        deadline = time.monotonic() + 300
+        while not when() and process.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        process.kill()
+        process.join()
+        return process.exitcode
+
+    return run

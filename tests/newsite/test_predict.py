@@ -97,8 +97,23 @@ def test_an_empty_folder_is_refused_before_anything_is_written(disc_model, tmp_p
     assert not (tmp_path / "out").exists()
 
 
-def test_a_killed_process_resumes_to_the_same_masks(disc_model, images, tmp_path):
+def test_a_killed_process_resumes_to_the_same_masks(disc_model, images, tmp_path, killed):
     """SIGKILL in the middle: no half-written mask, and the second call completes the folder."""
+    out, norm = tmp_path / "out", {"method": "norm", "batch": 1}
+    killed(lambda: predict(disc_model, images, out, **norm), lambda: list(out.glob("masks/0*.png")))
+    found = list((out / "masks").glob("0*.png"))
+    assert found
+    for mask in found:
+        Image.open(mask).load()
+    assert "broken.png" in predict(disc_model, images, out, **norm).set_aside
+    predict(disc_model, images, tmp_path / "whole", **norm)
+    for path in (tmp_path / "whole" / "masks").iterdir():
+        assert path.read_bytes() == (out / "masks" / path.name).read_bytes()
+
+
+@pytest.mark.slow
+def test_a_killed_command_resumes_to_the_same_masks(disc_model, images, tmp_path):
+    """The same with two processes of their own, as a user starts them."""
     save(tmp_path / "model", disc_model.network, disc_model.card)
     command = [sys.executable, "-m", "ttdg", "predict", "-m", str(tmp_path / "model"), "-i", str(images),
                "-o", str(tmp_path / "out"), "--batch", "1", "--method", "norm", "--device", "cpu"]  # fmt: skip

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -129,39 +130,24 @@ def test_a_method_that_cannot_save_its_state_learns_a_folder_again(disc_model, i
     assert written(tmp_path / "out") == written(tmp_path / "whole")
 
 
-RUN_AND_WAIT = """\
-import json, sys, time
-from pathlib import Path
-from ttdg.checkpoints import load
-from ttdg.newsite import predict, run_state
-
-model, images, out, stream, options = sys.argv[1:]
-run_state.SECONDS = 0.0
-
-def progress(done, total):
-    if done >= 4:
-        Path(out, "waiting").touch()
-        time.sleep(600)
-
-predict(load(model, "cpu"), Path(images), Path(out), method="self-training", options=json.loads(options),
-        stream=stream, batch=2, progress=progress)
-"""
-
-
 @pytest.mark.parametrize("stream", STREAMS)
+@pytest.mark.parametrize("process", ["forked", pytest.param("fresh", marks=pytest.mark.slow)])
 def test_a_killed_process_ends_in_the_same_files_and_learns_nothing_twice(
-    disc_model, images, tmp_path, monkeypatch, stream, self_training, written, quick
+    disc_model, images, tmp_path, monkeypatch, stream, process, self_training, written, quick, killed
 ):
     save(tmp_path / "model", disc_model.network, disc_model.card)
     model, out = load(tmp_path / "model", "cpu"), tmp_path / "out"
     arguments = [str(x) for x in (tmp_path / "model", images, out, stream, json.dumps(quick))]
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([sys.executable, "-c", RUN_AND_WAIT, *arguments], env=env)
-    deadline = time.monotonic() + 300
-    while not (out / "waiting").exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    if process == "forked":
+        assert killed(lambda: run_and_wait(*arguments), (out / "waiting").exists) == -signal.SIGKILL
+    else:
+        fresh = subprocess.Popen(
+            [sys.executable, __file__, *arguments], env=os.environ | {"OMP_NUM_THREADS": "1"}
+        )
+        while not (out / "waiting").exists() and fresh.poll() is None:
+            time.sleep(0.01)
+        fresh.send_signal(signal.SIGKILL)
+        assert fresh.wait() == -signal.SIGKILL
     self_training(model, images, tmp_path / "whole", stream)
     steps, learn = [], SelfTraining._learn
     monkeypatch.setattr(SelfTraining, "_learn", lambda self: (steps.append(1), learn(self)))
@@ -169,3 +155,22 @@ def test_a_killed_process_ends_in_the_same_files_and_learns_nothing_twice(
     assert len(steps) == (0 if stream == "folder" else -(-resumed.done // 2))
     assert resumed.done >= 2
     assert written(out) == written(tmp_path / "whole")
+
+
+def run_and_wait(model, images, out, stream, options):
+    """Learn and answer four images, say so by a file, and wait to be killed."""
+    run_state.SECONDS = 0.0
+
+    def progress(done, total):
+        if done >= 4:
+            Path(out, "waiting").touch()
+            time.sleep(600)
+
+    predict(
+        load(model, "cpu"), Path(images), Path(out), method="self-training", options=json.loads(options),
+        stream=stream, batch=2, progress=progress,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    run_and_wait(*sys.argv[1:])

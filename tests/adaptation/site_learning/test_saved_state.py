@@ -5,15 +5,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load, save
+from torch import nn
 
 from ttdg.adaptation import Resumable, adapt
 from ttdg.adaptation.site_learning.image_memory import ImageMemory
 from ttdg.data.transforms import normalise
 from ttdg.errors import UserError
-from ttdg.networks import NetworkSpec, Segmenter
 
 torch.manual_seed(0)
-NETWORK = Segmenter(NetworkSpec(labels=2, encoder="light")).eval()
+NETWORK = nn.Sequential(
+    nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 2, 1)
+).eval()
 QUICK = {"steps": 1, "draw": 3, "lr": 1e-3}
 
 
@@ -36,7 +38,7 @@ def same(one, two):
     how=st.sampled_from(["minmax", "imagenet", "affine"]),
     seed=st.integers(0, 9),
 )
-@settings(max_examples=8, deadline=None)
+@settings(settings.get_profile("costly"))
 def test_a_run_continued_from_a_saved_state_equals_the_uninterrupted_run(before, capacity, how, seed):
     options = {**QUICK, "capacity": capacity, "seed": seed}
     whole, first = (adapt(NETWORK, "self-training", **options) for _ in range(2))
@@ -90,7 +92,7 @@ def test_reset_after_loading_restores_the_source():
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(fault):
     adapter = adapt(NETWORK, "self-training", **QUICK)
     source = (
-        NETWORK if fault != "another network" else Segmenter(NetworkSpec(labels=3, encoder="light")).eval()
+        NETWORK if fault != "another network" else nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)).eval()
     )
     saved = adapt(source, "self-training", **QUICK)
     saved(a_batch(0))

@@ -13,9 +13,8 @@ QUICK = {"steps": 1, "draw": 4}
 
 
 @pytest.fixture(scope="module")
-def network():
-    torch.manual_seed(0)
-    return Segmenter(NetworkSpec(labels=3, encoder="light")).eval()
+def network(ready):
+    return ready("dpl", labels=3).network
 
 
 def some_images(count=4, size=32, seed=0):

@@ -20,9 +20,8 @@ all_methods = pytest.mark.parametrize("name", NAMES)
 
 
 @pytest.fixture(scope="module")
-def network():
-    torch.manual_seed(0)
-    return Segmenter(NetworkSpec(labels=3, encoder="light")).eval()
+def network(ready):
+    return ready("dpl", labels=3).network
 
 
 def some_images(count=4, size=32, seed=0):
@@ -145,7 +144,7 @@ def test_weights_that_are_not_finite_return_to_the_source(network, name):
     def broken(rows):
         step(rows)
         with torch.no_grad():
-            adapter.network.unet.segmentation_head[0].bias.fill_(math.nan)
+            adapter.network.head.bias.fill_(math.nan)
 
     adapter._learn = broken
     answer = adapter(some_images())
@@ -170,7 +169,7 @@ def test_a_structure_that_grows_or_shrinks_by_more_than_half_raises_an_alarm(net
 
     def everything(rows):
         with torch.no_grad():
-            adapter.network.unet.segmentation_head[0].bias.copy_(torch.tensor([-99.0, 0.0, 99.0]))
+            adapter.network.head.bias.copy_(torch.tensor([-99.0, 0.0, 99.0]))
 
     covered = adapter._areas()
     adapter._learn = everything
