@@ -1,6 +1,6 @@
 """Dice gains over the unadapted model at real hospitals, from `docs/records`: the main table and its figure.
 
-`python docs/_build/gains.py` prints the table that README.md holds; `tests/test_docs.py` compares the two.
+`python docs/_build/gains.py` prints the table of docs/results.md.
 """
 
 import io

@@ -9,6 +9,7 @@ from pathlib import Path
 import studies
 from datasets import datasets_table
 from gains import gains_figure, gains_table
+from strong_gains import strong_gains_table
 from ttdg.bench.results import read_table
 from ttdg.bench.verification import verification_state
 from ttdg.report.comparison import report_tables
@@ -62,6 +63,7 @@ def printed(name: str) -> str:
 
 TABLES: Mapping[str, Callable[[], str]] = {  # name in `<!-- table: NAME -->` → Markdown
     "gains": gains_table,
+    "strong-gains": strong_gains_table,
     "transfers": lambda: printed("transfers"),
     "steps": lambda: printed("steps"),
     "methods": lambda: printed("methods"),
