@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ from torch import Tensor
 
 import fidelity_tools as tools
 from fidelity_tools import SIZE, Adam, Pairs, Sgd, affine, case, entropies, gradient, plain_copy, use
-from ttdg.adaptation import adapt
+from ttdg import adaptation
 from ttdg.adaptation.methods.pass_ import published_uncertainty
 from ttdg.adaptation.pass_prompts import Prompts
 from ttdg.adaptation.views import SQUARE_VIEWS
+
+adapt = partial(adaptation.adapt, activation="softmax")  # the labels of the network exclude each other
 
 
 def norm() -> Pairs:

@@ -1,6 +1,7 @@
 """References of `fidelity.py` for methods with gradient steps on predictions. Each yields (ours, reference)."""
 
 import math
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,11 +26,13 @@ from fidelity_tools import (
     use,
     weights,
 )  # fmt: skip
-from ttdg.adaptation import adapt
+from ttdg import adaptation
 from ttdg.adaptation.methods.tegda import QUALITIES
 from ttdg.adaptation.views import SIX_VIEWS, SQUARE_VIEWS, photometric_view
 from ttdg.networks import NetworkSpec, Segmenter, pyramid
 from ttdg.networks.heads.noise import NoiseDiscriminator
+
+adapt = partial(adaptation.adapt, activation="softmax")  # the labels of the network exclude each other
 
 
 def tent(**options: Any) -> Pairs:
@@ -173,7 +176,7 @@ def nc_ttt(kind: str, **options: Any) -> Pairs:
     part = NoiseDiscriminator(channels, channels).to_part(2)
 
     source = SimpleNamespace(network=network, parts={"nc-ttt": part})
-    ours = adapt(source, "nc-ttt", **{"lr": lr, "steps": 5, "optimiser": kind, **options})
+    ours = adaptation.adapt(source, "nc-ttt", **{"lr": lr, "steps": 5, "optimiser": kind, **options})
     judge = NoiseDiscriminator.from_part(part, torch.device("cpu"))
     for x in (torch.randn(4, 3, 64, 64) for _ in range(3)):
         model = plain_copy(network, tools.source)

@@ -108,7 +108,7 @@ def test_the_demo_model_gives_finite_logits():
 
 def test_the_parts_of_the_demo_model_load_and_match_finitely():
     model = ttdg.load("demo")
-    assert set(model.parts) == {"prior", "judge"}
+    assert set(model.parts) == {"prior", "judge", "fingerprint"}
     assert all(value.isfinite().all() for part in model.parts.values() for value in part.tensors.values())
     prior = MorphologyPrior.from_part(model.parts["prior"])
     with torch.no_grad():

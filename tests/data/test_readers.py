@@ -231,7 +231,7 @@ def test_coloured_masks_are_refused_but_not_the_colour_noise_of_jpeg(tmp_path: P
 
 
 def test_every_suffix_of_the_table_is_read_twice_with_equal_values(tmp_path: Path):
-    for suffix in READERS:
+    for suffix in READERS.keys() - {".dcm"}:  # DICOM has its own tests
         path = save(tmp_path / f"a{suffix}", Image.fromarray(RGB))
         np.testing.assert_array_equal(read_image(path), read_image(path))
 

@@ -52,8 +52,8 @@ def test_a_folded_pass_and_its_gradients_equal_those_of_the_network(network, ima
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-12)
 
 
-def test_every_batchnorm_layer_of_a_unet_is_folded(network, images):
-    assert len(find_pairs(network, images)) == len(list(batchnorm.layers(network)))
+def test_every_batchnorm_layer_of_a_unet_is_folded(network):
+    assert len(find_pairs(network)) == len(list(batchnorm.layers(network)))
 
 
 def test_the_network_is_itself_again_after_a_folded_pass(network, images):
@@ -63,8 +63,8 @@ def test_the_network_is_itself_again_after_a_folded_pass(network, images):
     assert not any("forward" in vars(m) or "_conv_forward" in vars(m) for m in network.modules())
 
 
-def test_an_error_in_a_folded_pass_leaves_no_trace(network, images):
-    pairs = find_pairs(network, images)
+def test_an_error_in_a_folded_pass_leaves_no_trace(network):
+    pairs = find_pairs(network)
     with pytest.raises(ZeroDivisionError), folded(pairs):
         raise ZeroDivisionError
     assert not any("forward" in vars(m) for m in network.modules())
@@ -80,13 +80,13 @@ def test_changed_weights_and_statistics_count_in_the_next_pass(network, images):
 def test_a_network_that_uses_a_convolution_twice_is_not_folded():
     branch = with_statistics(Branch())
     images = torch.randn(2, 3, 8, 8)
-    assert not find_pairs(branch, images)
+    assert not find_pairs(branch)
     torch.testing.assert_close(FoldedNetwork(branch)(images), branch(images), rtol=0, atol=0)
 
 
-def test_layers_on_batch_statistics_are_not_folded(network, images):
+def test_layers_on_batch_statistics_are_not_folded(network):
     batchnorm.use(network, batchnorm.BATCH)
-    assert not find_pairs(network, images)
+    assert not find_pairs(network)
 
 
 def test_copies_of_a_network_are_folded_on_their_own(network, images):

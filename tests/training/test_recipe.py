@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from ttdg.bench.jobs import from_dict, key_of
 from ttdg.cli import app
-from ttdg.cli.fit import fit_prior_command
+from ttdg.cli.models.fit import fit_prior_command
 from ttdg.cli.train import train_command
 from ttdg.data import AUGMENTATIONS
 from ttdg.errors import UserError
@@ -120,7 +120,7 @@ def test_every_option_that_mirrors_a_field_reaches_the_recipe(discs, tmp_path, m
     other = Recipe(
         "light", str(tmp_path / "w.safetensors"), "v1", 3, 4, "adamw", 0.5, loss="ce", augmentation="none",
         universe=0.3, precision="32", seed=7, deterministic=True, fourier=0.1, photometric=0.2, mixstyle=0.3,
-        average=0.4, universe_loss="literal", class_matrix="none",
+        average=0.4, universe_loss="literal", class_matrix="none", points=12,
     )  # fmt: skip
     assert all(getattr(other, name) != getattr(Recipe, name) for name in mirrored())
     received = []

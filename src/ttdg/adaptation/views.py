@@ -58,7 +58,7 @@ class AnswerView:
     scale: float = 1.0
     mirrored: bool = False
 
-    def __call__(self, images: Images) -> Float[Tensor, "b c *yx"]:
+    def __call__(self, images: Float[Tensor, "b c *hw"]) -> Float[Tensor, "b c *yx"]:
         """Return the view of the images."""
         images = images.flip(3) if self.mirrored else images
         if self.scale == 1.0:

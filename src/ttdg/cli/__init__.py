@@ -17,22 +17,18 @@ from ttdg.cli import (
     demo,
     drift,
     evaluate,
-    export,
     figure,
-    fingerprint,
-    fit,
-    foreign,
     info,
     leaderboard,
     methods,
     predict,
-    prior,
     report,
     serve,
     train,
     tune,
     verify,
 )
+from ttdg.cli.models import export, fingerprint, fit, foreign, prior
 from ttdg.errors import UserError
 
 # Errors of paths that the user named or of the disk; other OSErrors are bugs.

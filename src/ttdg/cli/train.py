@@ -100,7 +100,7 @@ def train_command(
     """
     from ttdg.bench.folder import exclusive_lock
     from ttdg.checkpoints import load
-    from ttdg.cli.fingerprint import write_fingerprint
+    from ttdg.cli.models.fingerprint import write_fingerprint
     from ttdg.training import make_fabric
 
     recipe = Recipe(

@@ -8,6 +8,7 @@ A pass then reads and writes every feature map once less. Gradients reach W, γ 
 small. Values differ from those of the unfolded pass by rounding.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
@@ -17,9 +18,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-from ttdg.networks.batchnorm.modes import EvalMode, running_statistics
+from ttdg.networks import batchnorm
+from ttdg.networks.batchnorm import EvalMode, running_statistics
 
 TOLERANCE = 0.02  # largest difference of a folded pass, relative to the largest output; TF32 rounds at 1e-3
+SIDE = 64  # of the image of noise
 
 
 class NormedConvolution(NamedTuple):
@@ -30,27 +33,24 @@ class NormedConvolution(NamedTuple):
 
 
 class FoldedNetwork:
-    """A network whose passes are folded wherever a convolution is followed by BatchNorm in EVAL mode.
-
-    The pairs are found in the first pass. If folding changes the result, because the output of a convolution is also
-    used elsewhere, nothing is folded.
-    """
+    """A network whose passes are folded wherever a convolution is followed by BatchNorm in EVAL mode."""
 
     def __init__(self, network: nn.Module) -> None:
-        self.network = network
-        self._pairs: Sequence[NormedConvolution] | None = None
+        self.network, self._pairs = network, find_pairs(network)
 
     def __call__(self, images: Tensor) -> Tensor:
         """The network's output."""
-        if self._pairs is None:
-            self._pairs = find_pairs(self.network, images[:1])
         with folded(self._pairs):
             return self.network(images)
 
 
 @torch.no_grad()
-def find_pairs(network: nn.Module, images: Tensor) -> Sequence[NormedConvolution]:
-    """Find the convolutions that can be folded, by passes over some images in the precision of the weights."""
+def find_pairs(network: nn.Module) -> Sequence[NormedConvolution]:
+    """Find the convolutions that can be folded, by passes over an image of noise in the precision of the weights.
+
+    There are none if folding changes the result, because the output of a convolution is also used elsewhere, or if the
+    network does not accept images of this size.
+    """
     outputs: dict[int, tuple[_ConvNd, Tensor]] = {}  # the tensors are kept, so that no address is used twice
     pairs: list[NormedConvolution] = []
 
@@ -64,18 +64,25 @@ def find_pairs(network: nn.Module, images: Tensor) -> Sequence[NormedConvolution
         if found and isinstance(module.__dict__.get("mode"), EvalMode) and module.affine:
             pairs.append(NormedConvolution(found[0], module))
 
+    first = next((module for module in network.modules() if isinstance(module, nn.Conv2d)), None)
+    if first is None or not batchnorm.has_layers(network):
+        return []
+    noise = torch.rand(1, first.in_channels, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+    images = noise.to(first.weight)
     with ExitStack() as hooks, torch.autocast(images.device.type, enabled=False):
         for module in network.modules():
             if isinstance(module, _ConvNd) and not module.transposed:
                 hooks.callback(module.register_forward_hook(after_convolution).remove)
             elif isinstance(module, _BatchNorm):
                 hooks.callback(module.register_forward_pre_hook(before_norm).remove)
-        expected = network(images)
-    once = [
-        pair
-        for pair in pairs
-        if all(sum(own is other for each in pairs for other in each) == 1 for own in pair)
-    ]
+        try:
+            expected = network(images)
+        except RuntimeError:  # of another kind of image
+            return []
+    if not isinstance(expected, Tensor):
+        return []
+    counts = Counter(id(module) for pair in pairs for module in pair)
+    once = [pair for pair in pairs if all(counts[id(module)] == 1 for module in pair)]
     with folded(once), torch.autocast(images.device.type, enabled=False):
         difference = (network(images) - expected).abs().max()
     return once if difference <= TOLERANCE * expected.abs().max() else []

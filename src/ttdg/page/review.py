@@ -73,7 +73,7 @@ def restore(folder: Path, row: QueueRow, benchmark: Benchmark) -> None:
     decide(folder, row, "undecided")
 
 
-def export(folder: Path, path: Path) -> Path:
+def zip_site(folder: Path, path: Path) -> Path:
     """Write a ZIP file of all masks, the manifest as far as it is written, and the decisions."""
     with atomic_file(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
         table = io.StringIO()

@@ -11,7 +11,7 @@ from ttdg.errors import UserError
 from ttdg.page.contours import read_outlines, region_colours
 from ttdg.page.html import page, workspace_of
 from ttdg.page.queue_rows import QueueRow, find_row
-from ttdg.page.review import Stroke, correct, decide, export, restore
+from ttdg.page.review import Stroke, correct, decide, restore, zip_site
 from ttdg.page.sites import SiteRequest
 
 router = APIRouter()
@@ -71,7 +71,7 @@ def export_site(request: Request, identifier: str) -> FileResponse:
     store = workspace_of(request).store
     folder = store.folder(store.get(identifier).id)
     return FileResponse(
-        export(folder, folder / "export.zip"),
+        zip_site(folder, folder / "export.zip"),
         media_type="application/zip",
         filename=f"masks-{identifier}.zip",
     )

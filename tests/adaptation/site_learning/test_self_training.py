@@ -1,13 +1,18 @@
 import copy
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from ttdg.adaptation import FrozenPredictor, SiteLearner, adapt, defaults
+from ttdg import adaptation
+from ttdg.adaptation import FrozenPredictor, SiteLearner, defaults
 from ttdg.adaptation.site_learning.self_training import SelfTraining
 from ttdg.adaptation.site_learning.strong_views import draw_views, strong_view
 from ttdg.networks import NetworkSpec, Segmenter, cuda_graph
+
+adapt = partial(adaptation.adapt, activation="softmax")  # the labels of the network exclude each other
+
 
 QUICK = {"steps": 1, "draw": 4}
 

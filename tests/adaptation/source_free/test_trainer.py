@@ -29,7 +29,9 @@ def some_images(count=4, size=32, seed=0):
 
 
 def quick(network, name, **options):
-    return adapt(network, name, **{"steps": 1, "draw": 3, "epochs": 1, **QUICK[name], **options})
+    return adapt(
+        network, name, activation="softmax", **{"steps": 1, "draw": 3, "epochs": 1, **QUICK[name], **options}
+    )
 
 
 def same(one, two):

@@ -20,7 +20,7 @@ def unit_batch(seed: int, count: int = 2, light: float = 1.0) -> Tensor:
 @pytest.fixture
 def quick() -> dict[str, Any]:
     """Options with which the learner is quick."""
-    return {"steps": 1, "folder_steps": 4, "draw": 2, "rate": 10.0}
+    return {"steps": 1, "folder_steps": 4, "draw": 2, "rate": 10.0, "scales": False}
 
 
 @pytest.fixture

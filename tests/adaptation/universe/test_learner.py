@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from ttdg.adaptation import Resumable, SiteLearner
 from ttdg.adaptation.universe.site_judge import ADAPTED, CANDIDATES
@@ -78,6 +79,21 @@ def test_without_a_choice_the_adapted_network_answers_from_the_first_step(
         assert torch.allclose(answer, both_ways(adapter.teacher, away(step)), atol=1e-4)
         assert not torch.equal(weights(adapter.teacher), weights(source.network))
     assert adapter.assessment() is None
+
+
+def test_with_scales_the_answer_is_the_mean_over_three_sizes_and_mirror_images(source, away, quick):
+    adapter = source.adapt("universe", choice=False, **{**quick, "scales": True})
+    images = away(0)
+    answer = adapter(images)
+    total = torch.zeros_like(answer)
+    for scale in (0.75, 1.0, 1.25):
+        for flip in (False, True):
+            view = images.flip(3) if flip else images
+            sized = F.interpolate(view, scale_factor=scale, mode="bilinear", antialias=scale < 1)
+            with torch.no_grad():
+                logits = F.interpolate(adapter.teacher(sized), size=images.shape[2:], mode="bilinear")
+            total += (logits.flip(3) if flip else logits).softmax(1)
+    torch.testing.assert_close(answer.exp(), total / 6, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("gain", [-0.1, 0.1])

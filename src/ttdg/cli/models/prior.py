@@ -1,11 +1,11 @@
-"""The commands `ttdg prior`: `inspect`, and `carry`, whose code is in `ttdg.cli.carried`."""
+"""The commands `ttdg prior`: `inspect`, and `carry`, whose code is in `ttdg.cli.models.carried`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ttdg.cli.carried import carry_command
+from ttdg.cli.models.carried import carry_command
 from ttdg.cli.options import (
     BenchmarkOption,
     DeviceOption,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ttdg.cli.fit import quality_line
+from ttdg.cli.models.fit import quality_line
 from ttdg.cli.options import (
     BenchmarkOption,
     DataOption,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ttdg.cli.fit import (
+from ttdg.cli.models.fit import (
     AgainOption,
     ModelArgument,
     SourcesOption,

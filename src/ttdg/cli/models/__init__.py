@@ -1,0 +1,1 @@
+"""Commands about models and their parts: fit, inspect and export them."""
