@@ -128,22 +128,32 @@ def test_what_is_no_download_of_the_data_set_is_refused_with_the_expected_layout
         import_dataset("kvasir", fake.root, fake.root / "out")
 
 
-def test_a_dicom_series_is_set_aside_while_no_reader_is_installed(make_fake, tmp_path, monkeypatch):
-    from ttdg.data.volumes import formats
+def test_a_dicom_series_is_converted_and_a_broken_one_is_set_aside(make_fake, tmp_path, write_dicom):
+    import nibabel
 
     fake, out = make_fake("nci-isbi"), tmp_path / "out"
     series = fake.root / "Prostate-3T" / "Prostate3T-01-0001" / "1.3.6" / "1.3.7"
     series.mkdir(parents=True)
     (series / "1-01.dcm").touch()
     volume = fake.root / "Image" / "Prostate3T-01-0001.nii.gz"
-    series.with_name("volume.nii.gz").write_bytes(volume.read_bytes())
+    stored = nibabel.load(volume)
+    voxels, affine = np.asarray(stored.dataobj), np.diag([-1.0, -1.0, 1.0, 1.0]) @ stored.affine
     volume.unlink()
-    monkeypatch.setitem(formats.FORMATS, formats.SERIES, formats.refuse_series)
     report = import_dataset("nci-isbi", fake.root, out, workers=1)
-    assert "DICOM series" in report.set_aside[0].what
-    reader = {formats.SERIES: lambda path: formats.read_nifti(path.with_name("volume.nii.gz"))}
-    monkeypatch.setattr(formats, "FORMATS", formats.FORMATS | reader)
+    assert "1.3.7" in report.set_aside[0].what
+    (series / "1-01.dcm").unlink()
+    x, y = (np.linalg.norm(affine[:3, axis]) for axis in (0, 1))
+    for number in range(voxels.shape[2]):
+        write_dicom(
+            series / f"1-{number:02}.dcm", voxels[..., number].T.astype(np.uint16), bits=12,
+            SeriesInstanceUID="1.2.3", FrameOfReferenceUID="1.2.4", PixelSpacing=[float(y), float(x)],
+            ImageOrientationPatient=[*(affine[:3, 0] / x), *(affine[:3, 1] / y)],
+            ImagePositionPatient=[float(value) for value in affine[:3, 3] + number * affine[:3, 2]],
+        )  # fmt: skip
     assert import_dataset("nci-isbi", fake.root, out, workers=1).sites == {"runmc": 1, "bmc": 1}
+    found = nibabel.load(next((out / "runmc" / "images").glob("*.nii.gz")))
+    np.testing.assert_allclose(found.affine, stored.affine, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(found.dataobj), voxels)
 
 
 def test_a_table_names_sites_patients_and_splits(make_fake, tmp_path):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -50,6 +51,15 @@ def series_slice(folder: Path, number: int, *, clip: bool) -> UInt8[np.ndarray, 
 
     grey = kept_volume("clipped" if clip else "whole", file_key(folder), load)[number]
     return np.stack([grey, grey, grey], axis=-1)
+
+
+def read_series(folder: Path) -> Any:
+    """Return the series in a folder as a NIfTI image, in the order of its slices."""
+    from nibabel import Nifti1Image
+
+    slices = _slices(folder)
+    values = stacked_values([(image, 0) for image in slices], folder)
+    return Nifti1Image(values.transpose(2, 1, 0), _affine(slices))
 
 
 def stacked_values(frames: Sequence[tuple[DicomImage, int]], path: Path) -> Float[np.ndarray, "d h w"]:

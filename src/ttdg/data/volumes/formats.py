@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ttdg.data.raster import DAMAGE
+from ttdg.data.volumes.dicom_series import read_series
 from ttdg.data.volumes.metaimage import read_metaimage
 from ttdg.data.volumes.nifti import read_geometry
 from ttdg.data.volumes.nrrd import read_nrrd
@@ -25,13 +26,6 @@ def read_nifti(path: Path) -> Any:
     return nibabel.load(path)
 
 
-def refuse_series(path: Path) -> Any:
-    """Refuse a DICOM series."""
-    raise UserError(
-        f"{path} is a DICOM series; convert it to NIfTI (dcm2niix), with the patient as file name"
-    )
-
-
 FORMATS: dict[str, Callable[[Path], Any]] = {
     ".nii.gz": read_nifti,
     ".nii": read_nifti,
@@ -39,7 +33,7 @@ FORMATS: dict[str, Callable[[Path], Any]] = {
     ".mha": read_metaimage,
     ".nrrd": read_nrrd,
     ".nhdr": read_nrrd,
-    SERIES: refuse_series,
+    SERIES: read_series,
 }
 
 
