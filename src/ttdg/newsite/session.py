@@ -18,14 +18,14 @@ from ttdg.adaptation import (
 from ttdg.adaptation.adapter import Images, Logits, Progress
 from ttdg.adaptation.gate import GatedAdapter, GateDecision
 from ttdg.checkpoints import Model, content_hash
-from ttdg.data.unlabelled import InputFile, NewBatch, Refused, Stack
+from ttdg.data.unlabelled import InputFile, NewBatch, Refused
 from ttdg.evaluation.streams import frozen_predictor
 from ttdg.newsite.answers import write_answer
 from ttdg.newsite.audit import AuditLog
 from ttdg.newsite.journal import Journal, JournalEntry, answer_key
 from ttdg.newsite.learning import learn_folder
 from ttdg.newsite.run_state import RunState
-from ttdg.newsite.stack_masks import StackMasks
+from ttdg.newsite.stack_masks import OpenStacks, StackMasks
 
 Read = Callable[..., Iterator[NewBatch]]  # `read_new_images` without `pictures` and `on_error`
 Answered = Callable[[NewBatch, Logits], None]  # receives a batch and its logits before its masks are written
@@ -55,21 +55,11 @@ class Session:
     def __post_init__(self) -> None:
         self.kept = set(self.final)
         self._changing, self._frozen_weights = False, ""
-        self._members: dict[Stack, list[InputFile]] = {}
-        for image in self.inputs.values():
-            if image.stack is not None:
-                self._members.setdefault(image.stack, []).append(image)
-        self._waiting = {
-            stack: sum(image.file not in self.final for image in members)
-            for stack, members in self._members.items()
-        }
-        self._superseded = {
-            stack: {path for image in members for path in self.journal.outputs(image.file)}
-            for stack, members in self._members.items()
-            if self._waiting[stack]
-        }
+        self._stacks = OpenStacks(
+            self.inputs.values(), self.final, self.journal, self.masks, self.names, self._set_aside
+        )
         for file in self.set_aside.keys() & self.inputs.keys():
-            self._count_down(file)
+            self._stacks.count_down(file)
 
     @property
     def out(self) -> Path:
@@ -140,7 +130,7 @@ class Session:
                 decision = self.adapter.decision if isinstance(self.adapter, GatedAdapter) else None
             if answered:
                 self.kept.update(new)
-                self._count_down(*new)
+                self._stacks.count_down(*new)
             else:
                 remark = " ".join(self.adapter.remarks()) if isinstance(self.adapter, Remarking) else ""
                 self._write(loaded, logits, assessment, batch_key, remark, decision)
@@ -153,7 +143,7 @@ class Session:
         key = answer_key(run_key, "alone", loaded.files[0].sha256)
         if self.journal.kept.get(loaded.files[0].file) == key:
             self.kept.add(loaded.files[0].file)
-            self._count_down(loaded.files[0].file)
+            self._stacks.count_down(loaded.files[0].file)
         else:
             self._write(loaded, self.source(loaded.images), None, key, "", None)
         self._report()
@@ -193,39 +183,11 @@ class Session:
         self.journal.add(*entries)
         self.done.update(entry.file for entry in entries)
         self.kept |= {image.file for image in loaded.files} & self.journal.edited
-        self._count_down(*(image.file for image in loaded.files if image.file not in self.final))
-
-    def _count_down(self, *files: str) -> None:
-        """Note that images were answered or refused, and write the masks of stacks that are now complete."""
-        for file in files:
-            stack = self.inputs[file].stack
-            if stack is None:
-                continue
-            self._waiting[stack] -= 1
-            if self._waiting[stack] == 0:
-                self._finish(stack)
-
-    def _finish(self, stack: Stack) -> None:
-        """Write the mask of a stack from the answers to its frames."""
-        entries = {image.number: self.journal.entries.get(image.file) for image in self._members[stack]}
-        answered = {number: entry for number, entry in entries.items() if entry and entry.status == "done"}
-        if not stack.dicom and len(answered) < stack.depth:  # a NIfTI file that changed during the run
-            for entry in answered.values():
-                self._set_aside(entry.file, entry.input_sha256, f"{stack.name} misses slices; copy it again")
-        elif answered and not self.journal.edited & {entry.file for entry in answered.values()}:
-            name = self.names[stack.name]
-            if finished := self.masks.finish(stack, name, answered):
-                self.journal.add(*finished)
-                self.masks.remove_parts(name)
-                current = {
-                    path for image in self._members[stack] for path in self.journal.outputs(image.file)
-                }
-                for path in self._superseded[stack] - current:  # of fewer slices, and under another name
-                    (self.out / path).unlink(missing_ok=True)
+        self._stacks.count_down(*(image.file for image in loaded.files if image.file not in self.final))
 
     def _refuse(self, refused: Refused) -> None:
         self._set_aside(refused.file, refused.sha256, refused.reason)
-        self._count_down(refused.file)
+        self._stacks.count_down(refused.file)
 
     def _set_aside(self, file: str, sha256: str, reason: str) -> None:
         self.set_aside[file] = reason

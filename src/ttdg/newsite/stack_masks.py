@@ -1,7 +1,7 @@
 """The mask of a stack of frames, written when all its frames were answered, from parts that were kept until then."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,10 +9,10 @@ import numpy as np
 from PIL import Image
 
 from ttdg.data import Benchmark
-from ttdg.data.unlabelled import Stack
+from ttdg.data.unlabelled import InputFile, Stack
 from ttdg.data.volumes.nifti import SUFFIXES, write_mask
 from ttdg.files import atomic_file
-from ttdg.newsite.journal import PARTS, JournalEntry
+from ttdg.newsite.journal import PARTS, Journal, JournalEntry
 from ttdg.newsite.segmentation_object import Maker, write_segmentation
 
 
@@ -74,3 +74,62 @@ def mask_suffix(stack: Stack) -> str:
     """Return the suffix of the mask of a stack: that of a NIfTI input, or `.dcm`."""
     name = stack.path.name.lower()
     return ".dcm" if stack.dicom else next(suffix for suffix in SUFFIXES if name.endswith(suffix))
+
+
+class OpenStacks:
+    """The stacks of a run with the number of frames that are still to be answered.
+
+    Args:
+        images: All images of the run.
+        final: Files whose answers are not changed.
+        journal: The answers.
+        masks: Writes the masks.
+        names: Name of the mask of each stack.
+        set_aside: Called with file, hash and reason of an answered frame that cannot be used.
+    """
+
+    def __init__(
+        self, images: Iterable[InputFile], final: Collection[str], journal: Journal, masks: StackMasks,
+        names: Mapping[str, str], set_aside: Callable[[str, str, str], None],
+    ) -> None:  # fmt: skip
+        self.journal, self.masks, self.names, self.set_aside = journal, masks, names, set_aside
+        self._stack = {image.file: image.stack for image in images}
+        self._members: dict[Stack, list[InputFile]] = {}
+        for image in images:
+            if image.stack is not None:
+                self._members.setdefault(image.stack, []).append(image)
+        self._waiting = {
+            stack: sum(image.file not in final for image in members)
+            for stack, members in self._members.items()
+        }
+        self._superseded = {stack: self._outputs(stack) for stack in self._members if self._waiting[stack]}
+
+    def count_down(self, *files: str) -> None:
+        """Note that images were answered or refused, and write the masks of stacks that are now complete."""
+        for file in files:
+            stack = self._stack[file]
+            if stack is None:
+                continue
+            self._waiting[stack] -= 1
+            if self._waiting[stack] == 0:
+                self._finish(stack)
+
+    def _outputs(self, stack: Stack) -> set[str]:
+        return {path for image in self._members[stack] for path in self.journal.outputs(image.file)}
+
+    def _finish(self, stack: Stack) -> None:
+        """Write the mask of a stack from the answers to its frames."""
+        entries = {image.number: self.journal.entries.get(image.file) for image in self._members[stack]}
+        answered = {number: entry for number, entry in entries.items() if entry and entry.status == "done"}
+        if not stack.dicom and len(answered) < stack.depth:  # a NIfTI file that changed during the run
+            for entry in answered.values():
+                self.set_aside(entry.file, entry.input_sha256, f"{stack.name} misses slices; copy it again")
+        elif answered and not self.journal.edited & {entry.file for entry in answered.values()}:
+            name = self.names[stack.name]
+            if finished := self.masks.finish(stack, name, answered):
+                self.journal.add(*finished)
+                self.masks.remove_parts(name)
+                for path in self._superseded[stack] - self._outputs(
+                    stack
+                ):  # of fewer slices, and under another name
+                    (self.masks.out / path).unlink(missing_ok=True)
