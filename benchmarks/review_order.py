@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from safety import hospitals
+from safety_sites import spread
 from ttdg.adaptation import build_adapter
 from ttdg.checkpoints import Model, load
 from ttdg.data import find_sites, load_arrays, normalise
@@ -75,8 +76,7 @@ def left_out(model: Model, data: Path, count: int) -> Hospitals:
     benchmark = model.card.benchmark
     for name, site in find_sites(data / benchmark.name).items():
         if name not in model.card.sources:
-            rows = torch.linspace(0, len(site.cases) - 1, min(count, len(site.cases))).round().long().tolist()
-            arrays = load_arrays([site.cases[row] for row in rows], benchmark)
+            arrays = load_arrays(spread(site.cases, count), benchmark)
             yield name, arrays.images.float() / 255, arrays.masks.long()
 
 
