@@ -2,22 +2,28 @@
 
     python benchmarks/review_order.py --records run/records/*.csv.gz   # records of `ttdg bench` or `ttdg evaluate`
     python benchmarks/review_order.py                                  # drawn hospitals, the demo model and `judge`
+    python benchmarks/review_order.py --models no-etis no-bkai --data DATA --images 100 --out review.csv
 
-Records hold the expected Dice of self-assessing methods (`judge`, `universe`), and no entropy; the entropy is measured
-on the drawn hospitals only. A random order finds, on average, as large a share as it looks at.
+Records hold the expected Dice of self-assessing methods (`judge`, `universe`), and no entropy. The entropy is measured
+on drawn hospitals, or on the real sites that a model with a judge was not trained on (one list for each site).
+A random order finds, on average, as large a share as it looks at.
 """
 
 import argparse
+import csv
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from safety import hospitals
+from safety_sites import spread
 from ttdg.adaptation import build_adapter
-from ttdg.checkpoints import load
-from ttdg.data import normalise
+from ttdg.checkpoints import Model, load
+from ttdg.data import find_sites, load_arrays, normalise
 from ttdg.evaluation.records import read_about, read_rows
 from ttdg.metrics import dice, region_masks, region_probabilities
 from ttdg.safety.review import FAILURE, failure_probability, failures_found
@@ -45,25 +51,61 @@ def of_record(path: Path) -> tuple[str, np.ndarray, np.ndarray] | None:
     return str(read_about(path)["method"]), truth, np.array(doubt)
 
 
-def of_drawn(data: Path, count: int) -> None:
-    model = load("demo")
+Hospitals = Iterable[tuple[str, torch.Tensor, torch.Tensor]]  # name, images in [0, 1] and labels
+
+
+def answer(model: Model, sites: Hospitals) -> Iterator[dict[str, Any]]:
+    """Answer images with `judge`: for each image its true Dice and the doubts by expected Dice and by entropy."""
     benchmark, adapter = model.card.benchmark, build_adapter(model, "judge", {})
-    truth, expected, entropy = list[torch.Tensor](), list[float](), list[torch.Tensor]()
-    for _, images, labels in hospitals(model, data, count):
+    for name, images, labels in sites:
         for x, y in zip(images.split(8), labels.split(8), strict=True):
             logits = adapter(normalise(x, benchmark.normalisation))
-            P = logits.softmax(1)
-            truth.append(
-                dice(
-                    region_probabilities(logits, benchmark.regions), region_masks(y, benchmark.regions)
-                ).mean(1)
-            )
-            entropy.append(-(P * P.clamp(min=1e-7).log()).sum(1).mean((1, 2)))
-            said = adapter.assessment()
-            expected += map(failure_probability, said.dice.tolist(), said.half_width.tolist())
+            P, said = logits.softmax(1), adapter.assessment()
+            R, truth = region_probabilities(logits, benchmark.regions), region_masks(y, benchmark.regions)
+            columns = {
+                "dice": dice(R, truth).mean(1).tolist(),
+                "expected": map(failure_probability, said.dice.tolist(), said.half_width.tolist()),
+                "entropy": (-(P * P.clamp(min=1e-7).log()).sum(1).mean((1, 2))).tolist(),
+            }
+            for values in zip(*columns.values(), strict=True):
+                yield {"site": name, **dict(zip(columns, values, strict=True))}
+
+
+def left_out(model: Model, data: Path, count: int) -> Hospitals:
+    """The sites that a model was not trained on; the images are spread over the site."""
+    benchmark = model.card.benchmark
+    for name, site in find_sites(data / benchmark.name).items():
+        if name not in model.card.sources:
+            arrays = load_arrays(spread(site.cases, count), benchmark)
+            yield name, arrays.images.float() / 255, arrays.masks.long()
+
+
+def summary(name: str, rows: Sequence[dict[str, Any]]) -> str:
+    """One row of the table from answered images."""
+    truth, *doubts = (np.array([row[key] for row in rows]) for key in ("dice", "expected", "entropy"))
+    return line(name, truth, dict(zip(("expected", "entropy"), doubts, strict=True)))
+
+
+def of_models(models: Sequence[Path], data: Path, count: int, out: Path | None) -> None:
+    """Answer drawn hospitals with the demo model, or left-out real sites; print a row for each site and for all."""
     print("images of | images | failures | expected Dice: first 10 % | 20 % | entropy: first 10 % | 20 %")
-    doubts = {"expected": np.array(expected), "entropy": torch.cat(entropy).double().numpy()}
-    print(line("drawn hospitals", torch.cat(truth).double().numpy(), doubts))
+    rows: list[dict[str, Any]] = []
+    for folder in models:
+        model = load(folder, "cpu")
+        for site in left_out(model, data, count):
+            rows += (own := list(answer(model, [site])))
+            print(summary(site[0], own), flush=True)
+            if out is not None:
+                with out.open("w", newline="", encoding="utf-8") as file:
+                    writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+                    writer.writeheader()
+                    writer.writerows(
+                        {k: v if k == "site" else f"{v:.4f}" for k, v in row.items()} for row in rows
+                    )
+    if not models:
+        demo = load("demo")
+        rows = list(answer(demo, hospitals(demo, data, count)))
+    print(summary("all", rows))
 
 
 def main() -> None:
@@ -71,9 +113,13 @@ def main() -> None:
     parser.add_argument("--records", type=Path, nargs="*", default=[])
     parser.add_argument("--data", type=Path, default=Path("safety-data"))
     parser.add_argument("--images", type=int, default=16)
+    parser.add_argument(
+        "--models", type=Path, nargs="*", default=[], help="models with a judge; default: drawn sites"
+    )
+    parser.add_argument("--out", type=Path, help="csv of the images of real sites")
     arguments = parser.parse_args()
     if not arguments.records:
-        of_drawn(arguments.data, arguments.images)
+        of_models(arguments.models, arguments.data, arguments.images, arguments.out)
         return
     found: dict[str, list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
     for path in arguments.records:

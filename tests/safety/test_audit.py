@@ -1,3 +1,4 @@
+import hashlib
 import json
 import shutil
 
@@ -95,6 +96,18 @@ def test_going_back_withdraws_later_answers_and_the_next_call_gives_the_same_one
         p.name: p.read_bytes() for p in (answered / "masks").iterdir()
     }
     assert not verify_audit(out).problems
+
+
+def test_after_going_back_the_manifest_states_the_hash_of_the_table_and_the_end_of_the_log(out):
+    before = json.loads((out / "manifest.json").read_text())
+    revert(out, 2)
+    stated = json.loads((out / "manifest.json").read_text())
+    assert stated["manifest_csv_sha256"] == hashlib.sha256((out / "manifest.csv").read_bytes()).hexdigest()
+    last = json.loads(lines_of(out)[-1])
+    assert stated["audit"] == {"lines": last["number"], "head": last["hash"]}
+    assert {name for name in before if before[name] != stated[name]} == {"audit", "manifest_csv_sha256"}
+    (out / "audit.jsonl").write_text("\n".join(lines_of(out)[:-1]) + "\n")
+    assert any("removed at the end" in problem for problem in verify_audit(out).problems)
 
 
 def test_a_broken_log_is_not_reverted(out):

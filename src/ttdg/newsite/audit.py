@@ -60,6 +60,10 @@ class AuditLog:
             os.fsync(file.fileno())
         self.count, self.head = self.count + 1, line["hash"]
 
+    def end(self) -> dict[str, Any]:
+        """Return the number of lines and the hash of the last one, which the manifest states."""
+        return {"lines": self.count, "head": self.head}
+
     def add_answers(self, entries: Sequence[JournalEntry], weights: str, update_undone: str) -> None:
         """Append a line about the answers to one batch, before the journal states them."""
         files = [

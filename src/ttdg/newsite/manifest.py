@@ -63,10 +63,16 @@ def write_manifest(
         frames = Counter(_input(image) for image in found.images)
         writer.writeheader()
         writer.writerows(asdict(rows[file]) | {"frames": frames.get(file, 0)} for file in sorted(rows))
-    table = {"manifest_csv_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-    with atomic_file(journal.folder / "manifest.json") as temporary:
-        temporary.write_text(json.dumps({**description, **table}, indent=2) + "\n", encoding="utf-8")
+    write_description(journal.folder, description)
     return path, answers_in_order(rows.values())
+
+
+def write_description(folder: Path, description: Mapping[str, Any]) -> None:
+    """Write `manifest.json`: the description, and the hash of `manifest.csv` as it is now."""
+    table = {"manifest_csv_sha256": hashlib.sha256((folder / "manifest.csv").read_bytes()).hexdigest()}
+    text = json.dumps({**description, **table}, indent=2) + "\n"
+    with atomic_file(folder / "manifest.json") as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def answers_in_order(rows: Iterable[JournalEntry]) -> list[JournalEntry]:

@@ -175,7 +175,7 @@ def predict(
     done, kept = (input_count(files, session.inputs) for files in (session.done, session.kept))
     set_aside = by_input(session.set_aside, session.inputs)
     audit.add("finished", segmented=done, kept=kept, set_aside=len(set_aside))
-    description = describe_masks(run, model, drift) | {"audit": {"lines": audit.count, "head": audit.head}}
+    description = describe_masks(run, model, drift) | {"audit": audit.end()}
     manifest, entries = write_manifest(journal, found, set_aside, removed, description)
     expected, remarks = journal.expected_dice(files), journal.remarks(files)
     answers = {file: journal.entries[file] for file in files}

@@ -1,6 +1,7 @@
 """Going back to an earlier state of an output folder: answers after a line of the audit log are withdrawn."""
 
 import csv
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from ttdg.errors import UserError
 from ttdg.files import atomic_file
 from ttdg.newsite.audit import AuditLog, verify_audit
 from ttdg.newsite.journal import Journal
+from ttdg.newsite.manifest import write_description
 
 
 def revert(folder: Path, to: int) -> tuple[str, ...]:
@@ -39,7 +41,16 @@ def revert(folder: Path, to: int) -> tuple[str, ...]:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(folder / name, target)
     _mark_rows(folder / "manifest.csv", set(withdrawn), to)
+    _update_description(folder, log)
     return tuple(withdrawn)
+
+
+def _update_description(folder: Path, log: AuditLog) -> None:
+    """Let `manifest.json` state the hash of the changed table and the new end of the log."""
+    path = folder / "manifest.json"
+    if path.is_file() and (folder / "manifest.csv").is_file():
+        description = json.loads(path.read_text(encoding="utf-8"))
+        write_description(folder, {**description, "audit": log.end()})
 
 
 def _mark_rows(path: Path, files: set[str], to: int) -> None:
