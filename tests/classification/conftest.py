@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ttdg.bench.fitting import FitSource, fit
+from ttdg.bench.fitting import FitSource, fit_from_yaml
 from ttdg.checkpoints import Model, load
 from ttdg.data import Sources, find_sites, load_benchmark, load_sources
 from ttdg.data.synthetic import write_benchmark
@@ -47,7 +47,9 @@ def model(sources, shapes, tmp_path_factory) -> Model:
 @pytest.fixture(scope="session")
 def fitted(model, sources) -> Model:
     """The same with all parts that methods for classifiers need."""
-    parts = {name: fit(name, FitSource(model, sources, 0), settings) for name, settings in FITS.items()}
+    parts = {
+        name: fit_from_yaml(name, FitSource(model, sources, 0), settings) for name, settings in FITS.items()
+    }
     return replace(model, parts={**model.parts, **parts})
 
 

@@ -91,6 +91,14 @@ def test_evaluate_refuses_a_method_for_segmentation(model, shapes, tmp_path):
     assert "works on the regions" in str(result.exception)
 
 
+def test_train_refuses_a_part_for_segmentation_before_it_trains(shapes, tmp_path):
+    command = ["train", "-d", shapes, "-o", tmp_path / "model", "--loss", "ce", "--with", "itta,deynet"]
+    result = CliRunner().invoke(app, [*map(str, command), "--accelerator", "cpu"])
+    assert isinstance(result.exception, UserError)
+    assert "'deynet' works on the regions" in str(result.exception)
+    assert not (tmp_path / "model").exists()
+
+
 def test_a_classifier_writes_no_masks(model, shapes, tmp_path):
     with pytest.raises(UserError, match="gives each image a class"):
         predict(model, shapes / "summit", tmp_path / "out")

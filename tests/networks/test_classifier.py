@@ -45,8 +45,11 @@ def test_images_of_any_size_are_classified(network):
 def test_feature_maps_are_those_of_the_encoder(network):
     images = torch.randn(1, 3, 64, 64)
     logits, maps = feature_maps(network, images)
-    assert list(maps) == ["e0", "e1", "e2", "e3", "e4", "d0"]
+    assert list(maps) == ["input", "e0", "e1", "e2", "e3", "e4", "d0"]
+    for level, expected in enumerate(network.encode(images)):
+        assert maps[f"e{level}"].equal(expected)
     assert maps["d0"] is maps["e4"]
+    assert maps["input"] is images
     assert logits.equal(network(images))
 
 

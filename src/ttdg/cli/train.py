@@ -112,6 +112,7 @@ def train_command(
     )  # fmt: skip
     part_names = _part_names(parts)
     described, sites = open_data(data, benchmark)
+    _check_parts(part_names, described.task)
     chosen = choose_sites(sites, _site_names(list(sites), sources, leave_out))
     fabric = make_fabric(recipe, accelerator, devices)
     lock = out.parent / f".{out.name}.lock"
@@ -174,6 +175,15 @@ def _part_names(names: str | None) -> list[str]:
         if name not in EXTRAS:
             raise UserError(f"unknown part {name!r} in --with{suggestion(name, EXTRAS)}")
     return parsed
+
+
+def _check_parts(names: list[str], task: str) -> None:
+    """Raise before training if the method of a part cannot adapt a network of this task."""
+    if names:
+        from ttdg.adaptation import check_applies
+
+        for name in names:  # a part of --with has the name of its method
+            check_applies(name, task)
 
 
 def _fit_parts(

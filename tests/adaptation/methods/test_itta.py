@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ttdg.errors import UserError
-from ttdg.networks import pyramid
+from ttdg.networks import Classifier, NetworkSpec, pyramid
 from ttdg.networks.heads.consistency import ElementWiseNet, MixStyle, mix_style, style_statistics
 
 
@@ -191,36 +191,18 @@ def test_a_batch_with_a_finite_image_is_learnt_from(ready):
     assert any((m.weight != 1).any() for m in adapter.maps)
 
 
-class Classifier(nn.Module):
-    """A classifier with an encoder of two levels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.ReLU())
-        self.deep = nn.Sequential(nn.Conv2d(4, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU())
-        self.head = nn.Linear(8, 5)
-
-    def encode(self, x):
-        low = self.stem(x)
-        return low, self.deep(low)
-
-    def decode(self, features):
-        return self.head(features[-1].mean((2, 3)))
-
-    def forward(self, x):
-        return self.decode(self.encode(x))
-
-
 @pytest.mark.parametrize("mapping", ["channel", "element"])
 def test_a_classifier_is_adapted_too(ready, mapping):
     """The published form is for classification."""
     torch.manual_seed(0)
-    network, measure = Classifier().eval(), ElementWiseNet((8,), 10)
+    network = Classifier(NetworkSpec(labels=5, encoder="light")).eval()
+    measure = ElementWiseNet((network.linear.in_features,), 10)
     measure.weight.data.mul_(2.0)
     model = replace(ready("itta"), network=network, parts={"itta": measure.to_part()})
     adapter = model.adapt("itta", lr=1e-2, mapping=mapping)
     first, again = adapter(images()), adapter(images())
-    assert first.shape == (3, 5)
+    assert first.shape == (3, 5, 64, 64)
+    assert first.equal(first[..., :1, :1].expand_as(first))  # one class for a whole image
     assert not torch.equal(first, again)
     adapter.reset()
     assert torch.allclose(adapter(images()), first)
