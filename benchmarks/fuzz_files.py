@@ -4,8 +4,8 @@
     python benchmarks/fuzz_files.py --count 2000 --seed 0 --kinds card part --keep findings/
 
 Valid files are written by the package itself (`fuzz_world.py`). Half of the inputs have damaged bytes. In the other
-half the content is changed where it has a structure: values of other kinds, absent and repeated entries in JSON, yaml and
-safetensors headers. A compressed file is compressed again. Each input is read with what the commands do next:
+half the content is changed where it has a structure: values of other kinds, absent and repeated entries in JSON, yaml
+and safetensors headers. A compressed file is compressed again. Each input is read with what the commands do next:
 `fuzz.py` says what is counted. Times and paths are in some of the files, so `--keep` keeps the findings themselves.
 """
 
