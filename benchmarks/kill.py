@@ -14,6 +14,7 @@ inside the killed process. Compared are
 """
 
 import argparse
+import json
 import multiprocessing
 import random
 import sys
@@ -143,11 +144,18 @@ class Predict:
 TASKS = {"train": Train, "bench": Bench, "predict": Predict}
 
 
-def files(out: Path, pattern: str) -> dict[str, bytes]:
+def files(out: Path, pattern: str) -> dict[str, Any]:
     """Return the content of files, unfinished ones (whose names begin with a dot) included."""
-    return {
-        str(path.relative_to(out)): path.read_bytes() for path in sorted(out.glob(pattern)) if path.is_file()
-    }
+    return {str(path.relative_to(out)): content(path) for path in sorted(out.glob(pattern)) if path.is_file()}
+
+
+def content(path: Path) -> Any:
+    """Return the bytes of a file; of safetensors its header, whose order differs between processes, and its tensors."""
+    data = path.read_bytes()
+    if path.suffix != ".safetensors":
+        return data
+    end = 8 + int.from_bytes(data[:8], "little")
+    return json.loads(data[8:end]), data[end:]
 
 
 def start(run: Callable[[Path, int], None], out: Path, number: int) -> multiprocessing.Process:
