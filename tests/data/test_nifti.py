@@ -1,5 +1,6 @@
 """NIfTI volumes: orientation, spacing, intensities, slices as cases, and the memory they need."""
 
+import gzip
 import itertools
 import os
 import re
@@ -177,6 +178,18 @@ def test_a_problem_of_a_volume_is_reported_by_the_check(root, benchmark, damage,
     damage(root / "a")
     report = check_benchmark(root, benchmark)
     assert any(re.search(words, problem) for problem in report.sites[0].problems)
+
+
+@pytest.mark.parametrize("suffix", nifti.SUFFIXES)
+def test_a_header_that_claims_more_slices_than_the_file_can_hold_is_refused(tmp_path, suffix):
+    """A million slices in a file of a kilobyte; listing them takes seconds."""
+    volume = nibabel.Nifti2Image(np.zeros((7, 6, 5), np.uint8), np.diag([-1.0, -1, 3, 1]))
+    content = bytearray(volume.to_bytes())
+    content[40:48] = (2**20).to_bytes(8, "little")  # dim[3]
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(gzip.compress(content) if suffix == ".nii.gz" else content)
+    with pytest.raises(UserError, match="more than the file holds"):
+        nifti.read_geometry(path)
 
 
 def test_an_image_is_no_volume_to_clip(make_site, benchmark):

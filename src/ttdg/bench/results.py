@@ -26,6 +26,8 @@ PACKED_FILE = "records.csv.gz"
 ABOUT_FILE = "about.json"
 PACKED_INDEX = ["job", "target", "region", "site", "case"]  # columns that identify a line of a packed run
 LARGEST_PACKED = 1 << 30  # bytes of decompressed packed records
+DIVISORS = ("images", "batches")
+COSTS = (*DIVISORS, "adapting_seconds", "peak_bytes", "forwards", "backwards")  # of the metadata of a scoring
 UNPUBLISHED_METRICS = ("seconds", "alignment")  # not written into packed runs
 
 
@@ -118,8 +120,17 @@ def _check_complete(table: RunTable, where: Path, remedy: str) -> None:
     counts = dice.agg(pl.len(), pl.col("region").n_unique().alias("regions"))
     by_job = {job: (scores, regions) for job, scores, regions in counts.iter_rows()}
     for job, about in table.about.items():
+        if not all(_is_count(about, name) for name in COSTS):
+            raise UserError(f"{where}: {job}{SUFFIX} does not declare its time, memory and passes; {remedy}")
         if fault := count_fault(f"{job}{SUFFIX}", about, *by_job.get(job, (0, 0))):
             raise UserError(f"{where}: {fault}; {remedy}")
+
+
+def _is_count(about: Any, name: str) -> bool:
+    value = about.get(name) if isinstance(about, Mapping) else None
+    return (
+        isinstance(value, int | float) and 0 <= value < float("inf") and (value > 0 or name not in DIVISORS)
+    )
 
 
 def select_experiments(table: RunTable, experiments: Sequence[str]) -> RunTable:

@@ -9,6 +9,7 @@ from typing import Any
 from ttdg.bench.jobs import Job, from_dict, to_dict
 from ttdg.errors import UserError
 from ttdg.evaluation.records import FORMAT
+from ttdg.fields import wrong_field
 from ttdg.files import write_text
 
 
@@ -63,7 +64,10 @@ def read_run(folder: Path) -> RunPlan:
             entries = tuple(TableEntry(**entry) for entry in fields.pop("entries"))
             if unknown := {entry.job for entry in entries} - jobs.keys():
                 raise ValueError(f"no job {min(unknown)}")
-            return RunPlan(**fields, jobs=jobs, entries=entries)
+            run = RunPlan(**fields, jobs=jobs, entries=entries)
+            if wrong := wrong_field(run):
+                raise ValueError(f"{wrong} of another kind")
+            return run
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
         raise UserError(
             f"{path} cannot be read ({error!r:.120}); run the same benchmark into this folder again: "

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from ttdg.errors import UserError
+from ttdg.fields import wrong_field
 from ttdg.files import write_text
 
 PACKED = "tuned.yaml"  # all searches of a run in one file
@@ -82,9 +83,19 @@ def _complete(search: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     if (
         not isinstance(search, Mapping)
         or not {"method", "sources", "chosen", "dice", "trials"} <= search.keys()
+        or not isinstance(search["chosen"], Mapping)
+        or not _numbers(search["trials"])
+        or not isinstance(search.get("error", 0.0), int | float)
     ):
         raise _damaged(path)
     return search
+
+
+def _numbers(trials: Any) -> bool:
+    """Return whether each trial has a Dice."""
+    return isinstance(trials, list) and all(
+        isinstance(trial, Mapping) and isinstance(trial.get("dice"), int | float) for trial in trials
+    )
 
 
 def recorded_spread(search: Mapping[str, Any]) -> float:
@@ -167,7 +178,7 @@ def read_choices(path: Path) -> list[Choice]:
             if "methods" in found
             else found.values()
         )
-        return [
+        choices = [
             Choice(
                 about["method"],
                 dict(about["chosen"]),
@@ -179,6 +190,9 @@ def read_choices(path: Path) -> list[Choice]:
             )
             for about in searches
         ]
+        if wrong := next(filter(None, map(wrong_field, choices)), None):
+            raise ValueError(f"{wrong} of another kind")
+        return choices
     except (
         OSError,
         yaml.YAMLError,

@@ -95,7 +95,7 @@ class AuditReport:
         """Yield every answer with the number of its line, in order."""
         for line in self.lines:
             if line.get("event") == "answers":
-                yield from ((line["number"], answer) for answer in line.get("files", ()))
+                yield from ((line["number"], answer) for answer in _answers(line))
 
     def counts(self) -> dict[str, int]:
         """Return the numbers of answers, of rolled-back answers, and of undone updates."""
@@ -148,15 +148,25 @@ def _compare_with_manifest(folder: Path, lines: list[dict[str, Any]]) -> list[st
     return []
 
 
+def _answers(line: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the answers of a line, without those that lack a name or a hash: the line was changed."""
+    files, names = line.get("files"), ("file", "mask", "mask_sha256")
+    return [
+        answer
+        for answer in (files if isinstance(files, list) else ())
+        if isinstance(answer, dict) and all(isinstance(answer.get(name), str) for name in names)
+    ]
+
+
 def _changed_masks(folder: Path, lines: list[dict[str, Any]]) -> dict[str, str]:
     """Return the masks whose content differs from the last answer in the log."""
     last: dict[str, str] = {}
     for line in lines:
         if line.get("event") == "answers":
-            last |= {answer["mask"]: answer["mask_sha256"] for answer in line.get("files", ())}
-        elif line.get("event") == "revert":
-            for mask in line.get("masks", ()):
-                last.pop(mask, None)
+            last |= {answer["mask"]: answer["mask_sha256"] for answer in _answers(line)}
+        elif line.get("event") == "revert" and isinstance(masks := line.get("masks"), list):
+            for mask in masks:
+                last.pop(str(mask), None)
     changed = {}
     for mask, digest in last.items():
         path = folder / mask

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ttdg.errors import UserError
+from ttdg.fields import wrong_field
 from ttdg.files import atomic_file
 
 PARTS = "parts"  # folder of the answers to frames whose mask is not complete
@@ -76,7 +77,7 @@ def _take(written: WrittenJournal, line: Mapping[str, Any]) -> None:
     else:
         with suppress(TypeError):
             entry = JournalEntry(**line)
-            if _inside(entry.mask) and _inside(entry.overlay):
+            if wrong_field(entry) is None and _inside(entry.mask) and _inside(entry.overlay):
                 written.entries[entry.file] = entry
 
 
@@ -198,4 +199,4 @@ def _digest(path: Path) -> str:
 
 def _inside(name: str) -> bool:
     """Return whether a path stays inside the folder that it is relative to."""
-    return isinstance(name, str) and not Path(name).is_absolute() and ".." not in Path(name).parts
+    return not Path(name).is_absolute() and ".." not in Path(name).parts

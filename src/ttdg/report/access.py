@@ -46,8 +46,8 @@ Facts = Mapping[str, RowFacts]  # label of the row → its facts
 def row_facts(table: RunTable, experiment: str) -> Facts:
     """Return the facts of all rows of an experiment."""
     entries = (entry for entry in table.run.entries if entry.experiment == experiment)
-    jobs = {entry.label: table.run.jobs[entry.job] for entry in entries}
-    return {label: job_facts(job) for label, job in jobs.items() if isinstance(job, Scoring)}
+    jobs = ((entry.label, table.run.jobs[entry.job]) for entry in entries)
+    return {label: job_facts(job) for label, job in jobs if isinstance(job, Scoring)}
 
 
 def job_facts(job: Scoring) -> RowFacts:

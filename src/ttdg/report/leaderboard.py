@@ -120,7 +120,8 @@ def _rank(
 
 
 def _benchmark(table: RunTable) -> str:
-    return next(str(job.benchmark["name"]) for job in table.run.jobs.values() if isinstance(job, Training))
+    names = (job.benchmark.get("name") for job in table.run.jobs.values() if isinstance(job, Training))
+    return str(next(names, None) or "benchmark without a name")
 
 
 def _runs(root: Path) -> list[Path]:

@@ -60,7 +60,8 @@ def with_notes(view: ReportTable, remarks: Mapping[str, str]) -> ReportTable:
 
 def table_title(group: TableGroup, what: str) -> str:
     """Return the title of a table: experiment, content, protocol, stream and batch size."""
-    return f"{group.experiment}: {what} ({group.protocol}; {STREAMS[group.stream]}; batch {group.batch})"
+    stream = STREAMS.get(group.stream, group.stream)  # a damaged plan may name any
+    return f"{group.experiment}: {what} ({group.protocol}; {stream}; batch {group.batch})"
 
 
 def score_table(

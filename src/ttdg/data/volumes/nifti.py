@@ -22,6 +22,7 @@ from ttdg.data.volumes.kept import check_voxels, file_key, kept_volume, volume_b
 from ttdg.errors import UserError
 
 SUFFIXES = (".nii.gz", ".nii")
+DEFLATE = 1032  # no byte of a compressed file becomes more bytes than this
 AXES = "LPS"  # voxel axes x, y, z point to the patient's left, back and head
 
 
@@ -168,6 +169,12 @@ def _open(path: Path) -> Any:
     if min(file.shape[:3]) < 1:
         raise UserError(f"{path} claims to hold no voxels; copy or export it again")
     check_voxels(math.prod(file.shape[:3]), path)
+    size = math.prod(file.shape[:3]) * file.get_data_dtype().itemsize
+    if size > path.stat().st_size * (DEFLATE if path.name.lower().endswith(".gz") else 1):
+        raise UserError(
+            f"{path} is truncated or damaged (its header claims {size:,} bytes of voxels, more than the file holds); "
+            "copy or export it again"
+        )
     if not np.isfinite(affine).all() or np.linalg.matrix_rank(affine[:3, :3]) < 3:
         raise UserError(f"{path} has an affine without volume; export it again with its geometry")
     return file
