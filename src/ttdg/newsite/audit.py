@@ -72,6 +72,10 @@ class AuditLog:
         if files:
             self.add("answers", files=files, weights=weights, update_undone=update_undone)
 
+    def add_stack(self, entry: JournalEntry, parts: Sequence[str]) -> None:
+        """Append a line about the mask of a stack, before the parts that it was made from are deleted."""
+        self.add("mask", mask=entry.mask, mask_sha256=entry.mask_sha256, parts=list(parts))
+
 
 def line_hash(line: Mapping[str, Any]) -> str:
     """Return the hash of a line without its own hash; it covers the hash of the line before."""
@@ -150,6 +154,10 @@ def _changed_masks(folder: Path, lines: list[dict[str, Any]]) -> dict[str, str]:
     for line in lines:
         if line.get("event") == "answers":
             last |= {answer["mask"]: answer["mask_sha256"] for answer in line.get("files", ())}
+        elif line.get("event") == "mask":
+            last |= {line["mask"]: line["mask_sha256"]}
+            for part in line.get("parts", ()):
+                last.pop(part, None)
         elif line.get("event") == "revert":
             for mask in line.get("masks", ()):
                 last.pop(mask, None)

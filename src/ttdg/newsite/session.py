@@ -215,6 +215,7 @@ class Session:
         elif answered and not self.journal.edited & {entry.file for entry in answered.values()}:
             name = self.names[stack.name]
             if finished := self.masks.finish(stack, name, answered):
+                self.audit.add_stack(finished[0], [answered[number].mask for number in sorted(answered)])
                 self.journal.add(*finished)
                 self.masks.remove_parts(name)
                 current = {

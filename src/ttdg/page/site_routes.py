@@ -10,8 +10,8 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
 from pydantic import BaseModel, Field
 
-from ttdg.adaptation import METHODS
 from ttdg.errors import UserError, suggestion
+from ttdg.page.findings import findings_stamp
 from ttdg.page.html import page, workspace_of
 from ttdg.page.queue_rows import by_risk, find_row, queue_rows
 from ttdg.page.sites import OPEN, SiteRequest
@@ -40,7 +40,7 @@ def show_sites(request: Request) -> Response:
     return page(
         request, "sites.html", sites=workspace.store.all(), models=workspace.model_titles(), methods=methods,
         folders=folders, known_folders=workspace.settings.known_folders(),
-        about={name: METHODS[name].summary for names in methods.values() for name in names},
+        about={name: workspace.about(name) for names in methods.values() for name in names},
         most_megabytes=workspace.settings.most_bytes // 1_000_000, most_files=workspace.settings.most_files,
     )  # fmt: skip
 
@@ -173,5 +173,7 @@ def site_state(workspace: Workspace, site: SiteRequest) -> dict[str, Any]:
         "message": site.message,
         "ahead": len(ahead),
         "answers": len(rows),
+        "latest": rows[-1].key if rows else "",
+        "findings": findings_stamp(workspace.store.folder(site.id), rows),
         "decided": {key: verdict for key, verdict in verdicts.items() if verdict != "undecided"},
     }
