@@ -13,7 +13,7 @@ from ttdg.newsite.audit import verify_audit
 from ttdg.newsite.journal import read_journal
 from ttdg.newsite.report_page import drift_chart
 from ttdg.page.queue_rows import QueueRow, file_stamp
-from ttdg.page.sites import SiteRequest
+from ttdg.page.sites import OPEN, SiteRequest
 from ttdg.safety import Drift
 
 DRIFT = "drift.json"  # of a site's folder; what `auto` measured before the first answer
@@ -47,23 +47,24 @@ class Findings:
 
 
 def site_findings(folder: Path, site: SiteRequest, rows: Sequence[QueueRow]) -> Findings:
-    """Return the findings of a site. The audit log and the masks are read again at each call."""
+    """Return the findings of a site. The audit log and the masks are read again at each call, if no run writes them."""
     drift, verdict = _drift(folder)
+    audit = AuditSummary() if site.state in OPEN else _audit(folder / "out", rows)
     gates = [row.entry.gate for row in rows if row.entry.gate]
     method = site.chosen or read_journal(folder / "out" / "journal.jsonl").run.get("method") or site.method
     return Findings(
         method, site.choice, verdict, drift, drift_chart(drift), len(gates),
-        sum(gate != "accepted" for gate in gates), _audit(folder / "out", rows),
+        sum(gate != "accepted" for gate in gates), audit,
         _set_aside(folder / "out" / "manifest.csv", {row.entry.file for row in rows}),
         (folder / "out" / "report.html").is_file(),
     )  # fmt: skip
 
 
-def findings_stamp(folder: Path, rows: Sequence[QueueRow]) -> str:
+def findings_stamp(folder: Path, site: SiteRequest, rows: Sequence[QueueRow]) -> str:
     """Return a text that changes when the findings of a site should be shown again."""
     corrected = sum(row.verdict == "corrected" for row in rows)
     written = [file_stamp(folder / name)[1] for name in (DRIFT, "out/manifest.json")]
-    return "-".join(map(str, (*written, min(1, len(rows)), corrected)))
+    return "-".join(map(str, (site.state, *written, corrected)))
 
 
 def _drift(folder: Path) -> tuple[Drift | None, str]:

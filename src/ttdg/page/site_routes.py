@@ -19,7 +19,8 @@ from ttdg.page.uploads import receive_upload
 from ttdg.page.workspace import Workspace
 
 router = APIRouter()
-PAUSE = 0.05  # seconds between two looks at a run
+PAUSE, IDLE = 0.02, 0.25  # seconds between two looks at a site that is running, and at another one
+ALIVE = 15.0  # seconds after which an event is sent even if nothing changed
 
 
 class NewSite(BaseModel):
@@ -146,7 +147,7 @@ async def events(request: Request, identifier: str) -> StreamingResponse:
 
 
 async def _events(request: Request, workspace: Workspace, identifier: str) -> AsyncIterator[str]:
-    last, waited = "", 0
+    last, waited = "", 0.0
     while not await request.is_disconnected():
         try:
             state = await asyncio.to_thread(lambda: site_state(workspace, workspace.store.get(identifier)))
@@ -154,11 +155,12 @@ async def _events(request: Request, workspace: Workspace, identifier: str) -> As
             yield "event: gone\ndata: {}\n\n"
             return
         text = json.dumps(state)
-        waited += 1
-        if text != last or waited > 15 / PAUSE:
+        if text != last or waited > ALIVE:
             yield f"data: {text}\n\n"
-            last, waited = text, 0
-        await asyncio.sleep(PAUSE)
+            last, waited = text, 0.0
+        pause = PAUSE if state["state"] == "running" else IDLE
+        waited += pause
+        await asyncio.sleep(pause)
 
 
 def site_state(workspace: Workspace, site: SiteRequest) -> dict[str, Any]:
@@ -174,6 +176,6 @@ def site_state(workspace: Workspace, site: SiteRequest) -> dict[str, Any]:
         "ahead": len(ahead),
         "answers": len(rows),
         "latest": rows[-1].key if rows else "",
-        "findings": findings_stamp(workspace.store.folder(site.id), rows),
+        "findings": findings_stamp(workspace.store.folder(site.id), site, rows),
         "decided": {key: verdict for key, verdict in verdicts.items() if verdict != "undecided"},
     }
