@@ -77,7 +77,7 @@ def restore(folder: Path, row: QueueRow, benchmark: Benchmark) -> None:
     decide(folder, row, "undecided")
 
 
-def export(folder: Path, path: Path) -> Path:
+def write_export(folder: Path, path: Path) -> Path:
     """Write a ZIP file of all masks, the decisions, and what else `predict` has written. Frames may share a mask."""
     with atomic_file(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
         table = io.StringIO()

@@ -12,7 +12,7 @@ from ttdg.page.contours import read_outlines, region_colours
 from ttdg.page.findings import site_findings
 from ttdg.page.html import page, workspace_of
 from ttdg.page.queue_rows import QueueRow, find_row, queue_rows
-from ttdg.page.review import Stroke, correct, decide, export, restore
+from ttdg.page.review import Stroke, correct, decide, restore, write_export
 from ttdg.page.sites import SiteRequest
 
 router = APIRouter()
@@ -76,7 +76,7 @@ def export_site(request: Request, identifier: str) -> FileResponse:
     store = workspace_of(request).store
     folder = store.folder(store.get(identifier).id)
     return FileResponse(
-        export(folder, folder / "export.zip"),
+        write_export(folder, folder / "export.zip"),
         media_type="application/zip",
         filename=f"masks-{identifier}.zip",
     )
