@@ -14,7 +14,7 @@ def wrong_field(instance: Any) -> str | None:
     Known annotations are str, bool, int, float, None, Any, Literal, Mapping, tuples of any length, dataclasses and
     unions of these.
     """
-    hints = _hints(type(instance))
+    hints = _hints(type(instance))  # type: ignore[arg-type]
     wrong = (
         field.name
         for field in fields(instance)

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from ttdg.newsite import predict
+from ttdg.newsite.audit import verify_audit
 from ttdg.page import jobs
 from ttdg.page.contours import image_key, outline
 
@@ -23,9 +24,13 @@ def test_the_output_is_that_of_predict_byte_for_byte(site, settings, images, tmp
     mine, theirs = files(settings.work / "sites" / site / "out"), files(tmp_path / "out")
     assert mine.keys() == theirs.keys()
     differ = [name for name in mine if mine[name] != theirs[name]]
-    # the hash of the weights differs, as the model of the page comes from a file
-    assert set(differ) <= {"manifest.json", "manifest.csv", "journal.jsonl"}
+    # the hash of the weights differs, as the model of the page comes from a file; the log and the report have times
+    assert set(differ) <= {"manifest.json", "manifest.csv", "journal.jsonl", "audit.jsonl", "report.html"}
+    assert {"audit.jsonl", "report.html", "review.csv"} <= mine.keys()
     assert [n for n in mine if n.startswith("masks/")]
+    logs = [verify_audit(out) for out in (settings.work / "sites" / site / "out", tmp_path / "out")]
+    assert not any(log.problems or log.masks for log in logs)
+    assert list(logs[0].answers()) == list(logs[1].answers())
 
 
 def test_every_answer_has_a_preview_without_metadata_and_both_contours(browser, site, settings):
@@ -135,11 +140,13 @@ def test_a_senseless_stroke_changes_nothing(browser, site, settings, stroke):
     assert mask.read_bytes() == before
 
 
-def test_the_export_holds_masks_manifest_and_decisions(browser, site):
+def test_the_export_holds_masks_manifest_report_and_decisions(browser, site):
     browser.send("POST", f"/sites/{site}/images/{image_key('00.png')}/verdict", json={"verdict": "flagged"})
     archive = zipfile.ZipFile(io.BytesIO(browser.get(f"/sites/{site}/export.zip").content))
-    assert {"masks/00.png", "manifest.csv", "manifest.json", "review.csv"} <= set(archive.namelist())
-    rows = {row["file"]: row for row in csv.DictReader(io.StringIO(archive.read("review.csv").decode()))}
+    names = {"masks/00.png", "manifest.csv", "manifest.json", "review.csv", "report.html", "audit.jsonl"}
+    assert names <= set(archive.namelist())
+    text = archive.read("decisions.csv").decode()
+    rows = {row["file"]: row for row in csv.DictReader(io.StringIO(text))}
     assert rows["00.png"]["verdict"] == "flagged"
     assert rows["notes.png"]["verdict"] == "set aside"
 

@@ -76,6 +76,10 @@ class AuditLog:
         if files:
             self.add("answers", files=files, weights=weights, update_undone=update_undone)
 
+    def add_stack(self, entry: JournalEntry, parts: Sequence[str]) -> None:
+        """Append a line about the mask of a stack, before the parts that it was made from are deleted."""
+        self.add("mask", mask=entry.mask, mask_sha256=entry.mask_sha256, parts=list(parts))
+
 
 def line_hash(line: Mapping[str, Any]) -> str:
     """Return the hash of a line without its own hash; it covers the hash of the line before."""
@@ -164,6 +168,10 @@ def _changed_masks(folder: Path, lines: list[dict[str, Any]]) -> dict[str, str]:
     for line in lines:
         if line.get("event") == "answers":
             last |= {answer["mask"]: answer["mask_sha256"] for answer in _answers(line)}
+        elif line.get("event") == "mask" and isinstance(parts := line.get("parts"), list):
+            last[str(line.get("mask"))] = str(line.get("mask_sha256"))
+            for part in parts:
+                last.pop(str(part), None)
         elif line.get("event") == "revert" and isinstance(masks := line.get("masks"), list):
             for mask in masks:
                 last.pop(str(mask), None)

@@ -136,6 +136,11 @@ def find_files(inputs: Sequence[Path], out: Path) -> FoundFiles:
     return FoundFiles(tuple(images), search.set_aside, search.ignored)
 
 
+def is_image_name(name: str) -> bool:
+    """Return True if the suffix of a file is that of an image, a DICOM file or a NIfTI file."""
+    return name.lower().endswith(SUFFIXES) or is_volume(Path(name)) or has_dicom_suffix(Path(name))
+
+
 def _why_closed(path: Path, file: str) -> str:
     """Return why a file is not opened, or an empty text for all others."""
     if path.is_symlink() and not path.exists():

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -73,6 +73,7 @@ def predict(
     progress: Progress = lambda done, total: None,
     learning: Progress = lambda done, total: None,
     answered: Answered = lambda batch, logits: None,
+    chosen: Callable[[MethodChoice, Drift | None], None] = lambda choice, drift: None,
 ) -> FolderResult:
     """Segment every image of a folder, at any depth, with a model that adapts to the images.
 
@@ -116,6 +117,7 @@ def predict(
         progress: Called with the number of processed images and the number of all images; a frame is an image.
         learning: Called, in the stream `folder`, with the number of finished steps and the number of all steps.
         answered: Called with each batch and its logits, before the masks of the batch are written.
+        chosen: Called once, before anything is written, with the method and the drift, if `auto` measured it.
     """
     if model.card.benchmark.task == "classification":
         raise UserError(
@@ -144,6 +146,7 @@ def predict(
     run = describe_run(model, method, options, views, batch, stream, policy)
     if journal.entries:
         run.check_same(journal.run)
+    chosen(choice, drift)
     rounds, files = sort_into_rounds(found.images, journal), [image.file for image in found.images]
     units = list(dict.fromkeys(image.stack.name if image.stack else image.file for image in found.images))
     benchmark = model.card.benchmark

@@ -64,7 +64,7 @@ def write_site_report(
         loader=PackageLoader("ttdg.newsite"), autoescape=True, undefined=StrictUndefined
     )
     page = environment.get_template("site.html").render(
-        report=report, rows=report.entries[:ROWS], pictures=pictures, chart=_chart(report.drift),
+        report=report, rows=report.entries[:ROWS], pictures=pictures, chart=drift_chart(report.drift),
         rolled_back=sum(entry.gate not in ("", "accepted") for entry in report.entries),
     )  # fmt: skip
     path = out / "report.html"
@@ -122,7 +122,7 @@ def _jpeg(pixels: UInt8[np.ndarray, "h w 3"]) -> str:
     return base64.b64encode(data.getvalue()).decode()
 
 
-def _chart(drift: Drift | None) -> list[dict[str, Any]]:
+def drift_chart(drift: Drift | None) -> list[dict[str, Any]]:
     """Return the bars of the drift chart with their lengths in percent."""
     if drift is None:
         return []

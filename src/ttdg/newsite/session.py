@@ -56,10 +56,14 @@ class Session:
         self.kept = set(self.final)
         self._changing, self._frozen_weights = False, ""
         self._stacks = OpenStacks(
-            self.inputs.values(), self.final, self.journal, self.masks, self.names, self._set_aside
+            self.inputs.values(),
+            self.final,
+            self.journal,
+            self.audit,
+            self.masks,
+            self.names,
+            self._set_aside,
         )
-        for file in self.set_aside.keys() & self.inputs.keys():
-            self._stacks.count_down(file)
 
     @property
     def out(self) -> Path:
@@ -98,6 +102,7 @@ class Session:
         self.audit.open()
         self.audit.add("run", run=self.run)
         self.journal.begin(self.run)
+        self._stacks.count_down(*(self.set_aside.keys() & self.inputs.keys()))
         self._changing = learns_on_the_way or learns_first
         self._greys = self.model.card.benchmark.greys
         if learns_first:

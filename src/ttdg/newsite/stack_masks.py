@@ -12,6 +12,7 @@ from ttdg.data import Benchmark
 from ttdg.data.unlabelled import InputFile, Stack
 from ttdg.data.volumes.nifti import SUFFIXES, write_mask
 from ttdg.files import atomic_file
+from ttdg.newsite.audit import AuditLog
 from ttdg.newsite.journal import PARTS, Journal, JournalEntry
 from ttdg.newsite.segmentation_object import Maker, write_segmentation
 
@@ -83,16 +84,18 @@ class OpenStacks:
         images: All images of the run.
         final: Files whose answers are not changed.
         journal: The answers.
+        audit: The log of the run.
         masks: Writes the masks.
         names: Name of the mask of each stack.
         set_aside: Called with file, hash and reason of an answered frame that cannot be used.
     """
 
     def __init__(
-        self, images: Iterable[InputFile], final: Collection[str], journal: Journal, masks: StackMasks,
+        self, images: Iterable[InputFile], final: Collection[str], journal: Journal, audit: AuditLog, masks: StackMasks,
         names: Mapping[str, str], set_aside: Callable[[str, str, str], None],
     ) -> None:  # fmt: skip
-        self.journal, self.masks, self.names, self.set_aside = journal, masks, names, set_aside
+        self.journal, self.audit, self.masks = journal, audit, masks
+        self.names, self.set_aside = names, set_aside
         self._stack = {image.file: image.stack for image in images}
         self._members: dict[Stack, list[InputFile]] = {}
         for image in images:
@@ -127,6 +130,7 @@ class OpenStacks:
         elif answered and not self.journal.edited & {entry.file for entry in answered.values()}:
             name = self.names[stack.name]
             if finished := self.masks.finish(stack, name, answered):
+                self.audit.add_stack(finished[0], [answered[number].mask for number in sorted(answered)])
                 self.journal.add(*finished)
                 self.masks.remove_parts(name)
                 for path in self._superseded[stack] - self._outputs(

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -15,6 +16,7 @@ from ttdg.page.html import page
 from ttdg.page.security import Guard, load_secret
 from ttdg.page.settings import PageSettings
 from ttdg.page.workspace import Workspace
+from ttdg.report.rendering import compile_templates
 
 STATIC = {"page.css": "text/css", "site.js": "text/javascript", "brush.js": "text/javascript",
           "matching.js": "text/javascript", "form.js": "text/javascript", "common.js": "text/javascript",
@@ -24,6 +26,7 @@ STATIC = {"page.css": "text/css", "site.js": "text/javascript", "brush.js": "tex
 def create_app(settings: PageSettings) -> Any:
     """Return the page as an ASGI application. The worker runs from its start to its end."""
     workspace = Workspace(settings)
+    compile_templates("ttdg.page")
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -45,8 +48,14 @@ def static(name: str) -> Response:
     """Return a style sheet or a script of the package."""
     if name not in STATIC:
         return Response(status_code=404)
-    text = (resources.files("ttdg.page") / "static" / name).read_text(encoding="utf-8")
-    return Response(text, media_type=f"{STATIC[name]}; charset=utf-8", headers={"cache-control": "no-cache"})
+    return Response(
+        _static_text(name), media_type=f"{STATIC[name]}; charset=utf-8", headers={"cache-control": "no-cache"}
+    )
+
+
+@cache
+def _static_text(name: str) -> str:
+    return (resources.files("ttdg.page") / "static" / name).read_text(encoding="utf-8")
 
 
 async def _user_error(request: Request, error: Exception) -> Response:

@@ -1,5 +1,6 @@
 """The thread that segments sites: one after the other, by `ttdg.newsite.predict`."""
 
+import json
 import queue
 import threading
 import traceback
@@ -13,9 +14,12 @@ from ttdg.data.unlabelled import NewBatch
 from ttdg.errors import UserError
 from ttdg.files import write_text
 from ttdg.newsite import predict
+from ttdg.newsite.auto import MethodChoice
 from ttdg.page.contours import show_batch
+from ttdg.page.findings import DRIFT
 from ttdg.page.settings import PageSettings
 from ttdg.page.sites import OPEN, SiteRequest, SiteStore
+from ttdg.safety import Drift
 
 
 class Stopped(Exception):
@@ -116,8 +120,15 @@ class SiteWorker:
         def answered(batch: NewBatch, logits: Logits) -> None:
             show_batch(folder / "shown", batch, source(batch.images), logits, model.card.benchmark)
 
+        def chosen(choice: MethodChoice, drift: Drift | None) -> None:
+            if choice.reason and not site.chosen:  # a continued site keeps its first reason
+                self.store.update(site.id, chosen=choice.method, choice=choice.reason)
+            if drift is not None:
+                write_text(folder / DRIFT, json.dumps(drift.to_dict()))
+
         result = predict(
             model, self.store.inputs(site), self.store.out(site), method=site.method,
             most_pixels=self.settings.most_pixels, progress=progress, learning=learning, answered=answered,
+            chosen=chosen,
         )  # fmt: skip
         return " ".join(result.remarks)

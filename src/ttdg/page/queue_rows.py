@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from ttdg.data.volumes.nifti import SUFFIXES as NIFTI
 from ttdg.newsite.journal import JournalEntry, read_journal
 from ttdg.page.contours import image_key
+from ttdg.safety.review import review_priority
 
 VERDICTS = ("accepted", "flagged", "corrected", "undecided")
 
@@ -27,10 +29,18 @@ class QueueRow:
         """Whether the image has a mask."""
         return self.entry.status == "done"
 
+    @property
+    def why_fixed(self) -> str:
+        """Why the brush cannot correct the mask; empty for a PNG file."""
+        if not self.entry.stack:
+            return ""
+        kind = "a NIfTI file" if self.entry.stack.lower().endswith(NIFTI) else "a DICOM segmentation"
+        return f"The brush corrects PNG masks only. This mask is in {kind}: export it, and correct it in a viewer."
+
 
 def queue_rows(folder: Path) -> tuple[QueueRow, ...]:
     """Return the answers of a site in the order of the journal; nothing is read again that did not change."""
-    return _rows(folder, _stamp(folder / "out" / "journal.jsonl"), _stamp(folder / "review.jsonl"))
+    return _rows(folder, file_stamp(folder / "out" / "journal.jsonl"), file_stamp(folder / "review.jsonl"))
 
 
 def by_risk(rows: tuple[QueueRow, ...]) -> list[QueueRow]:
@@ -44,13 +54,12 @@ def find_row(folder: Path, key: str) -> QueueRow | None:
 
 
 def risk_of(entry: JournalEntry) -> float:
-    """Return the risk of an answer: 1 − the lower limit of its expected Dice.
-
-    Files without a mask and unusual frames have risk 1. Without an expected Dice it is 1 − the mean probability.
-    """
-    if entry.status != "done" or entry.unusual:
+    """Return the risk of an answer, by which `review.csv` is sorted too; 1 for a file without a mask."""
+    if entry.status != "done":
         return 1.0
-    return 1.0 - (entry.confidence if entry.expected_low is None else entry.expected_low)
+    return review_priority(
+        entry.expected_dice, entry.expected_low, entry.expected_high, entry.confidence, bool(entry.unusual)
+    )
 
 
 def read_verdicts(path: Path) -> dict[str, str]:
@@ -73,7 +82,7 @@ def _rows(folder: Path, journal: tuple[int, int, int], review: tuple[int, int, i
     )
 
 
-def _stamp(path: Path) -> tuple[int, int, int]:
+def file_stamp(path: Path) -> tuple[int, int, int]:
     """Return values that change with a file; zeros if it does not exist."""
     try:
         status = path.stat()

@@ -19,9 +19,11 @@ from pydantic import BaseModel, Field
 from ttdg.data import Benchmark
 from ttdg.errors import UserError
 from ttdg.files import atomic_file
+from ttdg.newsite.journal import PARTS
 from ttdg.page.contours import outline_mask
 from ttdg.page.queue_rows import VERDICTS, QueueRow, by_risk, queue_rows
 
+WRITTEN = ("manifest.csv", "manifest.json", "review.csv", "report.html", "audit.jsonl")  # by `predict`
 LOCK = threading.Lock()  # of review.jsonl and of masks that are corrected
 Share = Annotated[float, Field(ge=-0.5, le=1.5, allow_inf_nan=False)]
 
@@ -48,6 +50,8 @@ def decide(folder: Path, row: QueueRow, verdict: str, strokes: int = 0) -> None:
 def correct(folder: Path, row: QueueRow, strokes: Sequence[Stroke], benchmark: Benchmark) -> None:
     """Draw strokes into the mask, in its full size. `predict` keeps a mask that was changed."""
     mask, original = folder / "out" / row.entry.mask, folder / "shown" / f"{row.key}.mask.png"
+    if row.why_fixed:
+        raise UserError(row.why_fixed)
     if any(stroke.label >= len(benchmark.labels) for stroke in strokes):
         raise UserError("the model has no such label; reload the page")
     with LOCK:
@@ -73,23 +77,24 @@ def restore(folder: Path, row: QueueRow, benchmark: Benchmark) -> None:
     decide(folder, row, "undecided")
 
 
-def zip_site(folder: Path, path: Path) -> Path:
-    """Write a ZIP file of all masks, the manifest as far as it is written, and the decisions."""
+def write_export(folder: Path, path: Path) -> Path:
+    """Write a ZIP file of all masks, the decisions, and what else `predict` has written. Frames may share a mask."""
     with atomic_file(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
         table = io.StringIO()
         writer = csv.writer(table, lineterminator="\n")
         writer.writerow(("file", "mask", "verdict", "mask_sha256"))
+        digests = dict[str, str]()
         for row in by_risk(queue_rows(folder)):
-            digest, mask = "", folder / "out" / row.entry.mask
-            if row.done and mask.is_file():
+            name = row.entry.mask
+            mask = folder / "out" / name
+            if row.done and name not in digests and not name.startswith(f"{PARTS}/") and mask.is_file():
                 data = mask.read_bytes()
-                archive.writestr(row.entry.mask.encode(errors="replace").decode(), data)
-                digest = hashlib.sha256(data).hexdigest()
-            writer.writerow(
-                (row.entry.file, row.entry.mask, row.verdict if row.done else row.entry.status, digest)
-            )
-        archive.writestr("review.csv", table.getvalue().encode(errors="surrogateescape"))
-        for name in ("manifest.csv", "manifest.json"):
+                archive.writestr(name.encode(errors="replace").decode(), data)
+                digests[name] = hashlib.sha256(data).hexdigest()
+            verdict = row.verdict if row.done else row.entry.status
+            writer.writerow((row.entry.file, name, verdict, digests.get(name, "")))
+        archive.writestr("decisions.csv", table.getvalue().encode(errors="surrogateescape"))
+        for name in WRITTEN:
             if (folder / "out" / name).is_file():
                 archive.write(folder / "out" / name, name)
     return path

@@ -9,12 +9,17 @@ from pydantic import BaseModel, Field
 from ttdg.data import Benchmark
 from ttdg.errors import UserError
 from ttdg.page.contours import read_outlines, region_colours
+from ttdg.page.findings import site_findings
 from ttdg.page.html import page, workspace_of
-from ttdg.page.queue_rows import QueueRow, find_row
-from ttdg.page.review import Stroke, correct, decide, restore, zip_site
+from ttdg.page.queue_rows import QueueRow, find_row, queue_rows
+from ttdg.page.review import Stroke, correct, decide, restore, write_export
 from ttdg.page.sites import SiteRequest
 
 router = APIRouter()
+REPORT_HEADERS = {
+    "content-security-policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    "frame-ancestors 'none'"
+}
 
 
 class Decision(BaseModel):
@@ -67,14 +72,33 @@ def correct_case(request: Request, identifier: str, key: str, wanted: Correction
 
 @router.get("/sites/{identifier}/export.zip")
 def export_site(request: Request, identifier: str) -> FileResponse:
-    """All masks, the manifest and the decisions."""
+    """All masks, the decisions, and the manifest, report, order of review and audit log of `predict`."""
     store = workspace_of(request).store
     folder = store.folder(store.get(identifier).id)
     return FileResponse(
-        zip_site(folder, folder / "export.zip"),
+        write_export(folder, folder / "export.zip"),
         media_type="application/zip",
         filename=f"masks-{identifier}.zip",
     )
+
+
+@router.get("/sites/{identifier}/findings")
+def show_findings(request: Request, identifier: str) -> Response:
+    """Method, drift, gate and audit log of a site, as a part of the page."""
+    store = workspace_of(request).store
+    site = store.get(identifier)
+    folder = store.folder(site.id)
+    return page(request, "findings.html", site=site, found=site_findings(folder, site, queue_rows(folder)))
+
+
+@router.get("/sites/{identifier}/report.html")
+def show_report(request: Request, identifier: str) -> FileResponse:
+    """The report that `predict` wrote; it holds its own style and small pictures, and no script may run."""
+    store = workspace_of(request).store
+    path = store.out(store.get(identifier)) / "report.html"
+    if not path.is_file():
+        raise UserError("the report is written when all images are answered; wait for the end of the run")
+    return FileResponse(path, media_type="text/html; charset=utf-8", headers=REPORT_HEADERS)
 
 
 def _case(request: Request, identifier: str, key: str) -> tuple[SiteRequest, Path, QueueRow, Benchmark]:

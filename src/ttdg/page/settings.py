@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ttdg.errors import UserError
-from ttdg.newsite.inputs import PIXELS, SUFFIXES
+from ttdg.newsite.inputs import PIXELS, is_image_name
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -48,7 +48,7 @@ class PageSettings:
             folder = waiting.popleft()
             with suppress(OSError), os.scandir(folder) as entries:
                 inside = sorted(entries, key=lambda entry: entry.name)
-                if folder.name != "masks" and any(entry.name.lower().endswith(SUFFIXES) for entry in inside):
+                if folder.name != "masks" and any(is_image_name(e.name) for e in inside):
                     found.append(str(folder))
                 waiting += [
                     Path(e.path)

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
 from pydantic import BaseModel, Field
 
-from ttdg.adaptation import METHODS
 from ttdg.errors import UserError, suggestion
+from ttdg.page.findings import findings_stamp
 from ttdg.page.html import page, workspace_of
 from ttdg.page.queue_rows import by_risk, find_row, queue_rows
 from ttdg.page.sites import OPEN, SiteRequest
@@ -19,7 +19,8 @@ from ttdg.page.uploads import receive_upload
 from ttdg.page.workspace import Workspace
 
 router = APIRouter()
-PAUSE = 0.05  # seconds between two looks at a run
+PAUSE, IDLE = 0.02, 0.25  # seconds between two looks at a site that is running, and at another one
+ALIVE = 15.0  # seconds after which an event is sent even if nothing changed
 
 
 class NewSite(BaseModel):
@@ -40,7 +41,7 @@ def show_sites(request: Request) -> Response:
     return page(
         request, "sites.html", sites=workspace.store.all(), models=workspace.model_titles(), methods=methods,
         folders=folders, known_folders=workspace.settings.known_folders(),
-        about={name: METHODS[name].summary for names in methods.values() for name in names},
+        about={name: workspace.about(name) for names in methods.values() for name in names},
         most_megabytes=workspace.settings.most_bytes // 1_000_000, most_files=workspace.settings.most_files,
     )  # fmt: skip
 
@@ -146,7 +147,7 @@ async def events(request: Request, identifier: str) -> StreamingResponse:
 
 
 async def _events(request: Request, workspace: Workspace, identifier: str) -> AsyncIterator[str]:
-    last, waited = "", 0
+    last, waited = "", 0.0
     while not await request.is_disconnected():
         try:
             state = await asyncio.to_thread(lambda: site_state(workspace, workspace.store.get(identifier)))
@@ -154,11 +155,12 @@ async def _events(request: Request, workspace: Workspace, identifier: str) -> As
             yield "event: gone\ndata: {}\n\n"
             return
         text = json.dumps(state)
-        waited += 1
-        if text != last or waited > 15 / PAUSE:
+        if text != last or waited > ALIVE:
             yield f"data: {text}\n\n"
-            last, waited = text, 0
-        await asyncio.sleep(PAUSE)
+            last, waited = text, 0.0
+        pause = PAUSE if state["state"] == "running" else IDLE
+        waited += pause
+        await asyncio.sleep(pause)
 
 
 def site_state(workspace: Workspace, site: SiteRequest) -> dict[str, Any]:
@@ -173,5 +175,7 @@ def site_state(workspace: Workspace, site: SiteRequest) -> dict[str, Any]:
         "message": site.message,
         "ahead": len(ahead),
         "answers": len(rows),
+        "latest": rows[-1].key if rows else "",
+        "findings": findings_stamp(workspace.store.folder(site.id), site, rows),
         "decided": {key: verdict for key, verdict in verdicts.items() if verdict != "undecided"},
     }

@@ -31,6 +31,8 @@ class SiteRequest:
     state: str = "new"  # new, waiting, running, stopped, failed or done
     message: str = ""  # what the user should read about the state
     created: float = 0.0
+    chosen: str = ""  # the method that `auto` chose …
+    choice: str = ""  # … and why
 
 
 class SiteStore:

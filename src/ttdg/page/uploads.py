@@ -4,6 +4,7 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from ttdg.data.volumes.nifti import is_volume, volume_stem
 from ttdg.errors import UserError
 from ttdg.page.settings import PageSettings
 
@@ -15,10 +16,9 @@ def safe_name(name: str) -> str:
     last = name.replace("\\", "/").rpartition("/")[2]
     clean = "".join(letter for letter in last if letter.isprintable() and letter != "\ufffd").strip()
     clean = clean.lstrip(".").strip() or "image"
-    stem, dot, suffix = clean.rpartition(".")
     if len(clean.encode()) > LONGEST_NAME:
-        short = (stem or clean).encode()[: LONGEST_NAME - 10].decode(errors="ignore")
-        clean = short + (dot + suffix[:8] if stem else "")
+        stem, suffix = _split(clean)
+        clean = stem.encode()[: LONGEST_NAME - 10].decode(errors="ignore") + suffix[:9]
     return clean
 
 
@@ -48,9 +48,16 @@ async def receive_upload(folder: Path, name: str, body: AsyncIterator[bytes], se
         temporary.unlink(missing_ok=True)
 
 
+def _split(name: str) -> tuple[str, str]:
+    """Return a name without its suffix, and the suffix, which may be `.nii.gz`."""
+    path = Path(name)
+    stem = volume_stem(path) if is_volume(path) else path.stem
+    return (stem, name[len(stem) :]) if stem else (name, "")
+
+
 def _place(temporary: Path, folder: Path, name: str) -> str:
     """Give a file the first name that is free; a link is made only if the name does not exist."""
-    stem, suffix = Path(name).stem, Path(name).suffix
+    stem, suffix = _split(name)
     for number in range(1, 100_000):
         free = name if number == 1 else f"{stem} ({number}){suffix}"
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from ttdg.adaptation import METHODS
 from ttdg.checkpoints import Model, load
 from ttdg.errors import UserError
-from ttdg.newsite import default_method
+from ttdg.newsite.auto import AUTO
 from ttdg.page.jobs import SiteWorker
 from ttdg.page.settings import PageSettings
 from ttdg.page.sites import SiteStore
@@ -20,7 +20,8 @@ OFFERED = (
     "self-training",
     "norm",
     "source",
-)  # methods of the form, if a model has their parts
+)  # methods that a model may have the parts of
+ABOUT_AUTO = "Chooses source, judge or universe by the distance of the images from the source sites."
 
 
 class Workspace:
@@ -50,7 +51,7 @@ class Workspace:
         return {name: Path(name).name for name in self.settings.models}
 
     def methods(self, name: str) -> list[str]:
-        """Return the methods that a model can use, the default first."""
+        """Return the methods that a model can use, the default first, which is `auto`."""
         if name not in self._methods:
             raise UserError(UNKNOWN_MODEL)
         return self._methods[name]
@@ -58,5 +59,9 @@ class Workspace:
     @staticmethod
     def _usable(model: Model) -> list[str]:
         usable = [method for method in OFFERED if all(part in model.parts for part in METHODS[method].parts)]
-        first = default_method(model)
-        return [first, *(method for method in usable if method != first)]
+        return [AUTO, *usable]
+
+    @staticmethod
+    def about(method: str) -> str:
+        """Return what a method does, in one sentence."""
+        return ABOUT_AUTO if method == AUTO else METHODS[method].summary

@@ -56,6 +56,15 @@ class Drift:
             "p_value": round(self.p_value, 4), "images": self.images,
         }  # fmt: skip
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Drift":
+        """Return the drift of `to_dict`, without `foreign_images`; a missing field raises a KeyError."""
+        limits = values["limits"]
+        return cls(
+            values["verdict"], values["distance"], limits["like home"], limits["shifted"], limits["far"],
+            values["by_layer"], values["nearest"], values["p_value"], values["images"], (),
+        )  # fmt: skip
+
 
 _WORDS: Mapping[DriftClass, str] = {
     "like home": "like a source site",

@@ -4,6 +4,7 @@ import json
 import random
 import zipfile
 
+import numpy as np
 from PIL import Image
 
 
@@ -32,6 +33,9 @@ def test_a_site_is_learned_and_reviewed_with_the_keyboard_alone(server, hospital
     page.wait_for_selector("#viewer article")
     first = page.locator("#queue li").first.get_attribute("data-key")
     assert page.locator("#viewer article").get_attribute("data-key") == first  # the highest risk
+    page.wait_for_selector("#audit .tag.done:has-text('verified')")
+    assert "judge, chosen by auto: 12 images are too few" in page.locator("#findings dd").first.inner_text()
+    assert page.locator("#findings .chart rect").count() > 1
     page.screenshot(path=shots / "page-site.png")
     page.keyboard.press("a")
     page.wait_for_selector("#queue li:nth-child(1)[data-verdict=accepted]")
@@ -60,7 +64,9 @@ def test_a_site_is_learned_and_reviewed_with_the_keyboard_alone(server, hospital
     )
 
 
-def test_dropped_images_are_learned_and_wrong_or_large_files_are_refused(server, hospitals, tab, tmp_path):
+def test_dropped_images_are_learned_and_wrong_or_large_files_are_refused(
+    server, hospitals, tab, tmp_path, write_dicom
+):
     (tmp_path / "<b>notes.png").write_text("no image")
     large = tmp_path / "large.png"
     Image.frombytes("RGB", (800, 800), random.Random(0).randbytes(800 * 800 * 3)).save(large)
@@ -68,12 +74,18 @@ def test_dropped_images_are_learned_and_wrong_or_large_files_are_refused(server,
     good = sorted((hospitals / "summit" / "images").iterdir())[:3]
     page = tab()
     page.goto(server.url)
-    page.set_input_files("#files", [*good, tmp_path / "<b>notes.png", large])
-    assert "5 files" in page.locator("#chosen").inner_text()
+    write_dicom(tmp_path / "eye.dcm", np.asarray(Image.open(good[0]).convert("RGB")), colour=True)
+    page.set_input_files("#files", [*good, tmp_path / "<b>notes.png", large, tmp_path / "eye.dcm"])
+    assert "6 files" in page.locator("#chosen").inner_text()
     page.get_by_role("button", name="Learn this site").click()
     page.wait_for_selector("#state .tag.done")
     assert "large.png: the file has more than 1 MB" in page.locator("#notice").inner_text()
-    page.wait_for_selector("#queue li:nth-child(4)")
+    page.wait_for_selector("#queue li:nth-child(5)")
+    page.locator("#queue li", has_text="eye.dcm").locator("a").click()
+    page.wait_for_selector("#viewer h2:has-text('eye.dcm')")
+    page.keyboard.press("c")
+    page.wait_for_selector("#notice:has-text('The brush corrects PNG masks only')")
+    assert page.locator("#viewer canvas").is_hidden()
     page.locator("#queue li", has_text="notes").locator("a").click()
     page.wait_for_selector("#viewer dt:has-text('Set aside')")
     assert page.locator("#viewer h2").inner_text() == "<b>notes.png"
@@ -82,7 +94,7 @@ def test_dropped_images_are_learned_and_wrong_or_large_files_are_refused(server,
 def test_a_reload_and_a_killed_server_in_mid_run_lose_nothing(serve, hospitals, tab, learn, tmp_path):
     images = tmp_path / "images"
     images.mkdir()
-    for number, path in enumerate(2 * sorted((hospitals / "summit" / "images").iterdir())):
+    for number, path in enumerate(2 * sorted((hospitals / "summit" / "images").iterdir())[:8]):
         (images / f"{number:02}.png").write_bytes(path.read_bytes())
     served = serve(tmp_path / "work", "--images", str(images))
     page = tab()
@@ -96,8 +108,8 @@ def test_a_reload_and_a_killed_server_in_mid_run_lose_nothing(serve, hospitals, 
         assert json.loads((site / "site.json").read_text())["state"] == "running"
         served.start(served.port)
         page.wait_for_selector("#state .tag.done")  # without a reload: the page finds the new server
-        page.wait_for_selector("#queue li:nth-child(24)")
-        assert len({row.get_attribute("data-key") for row in page.locator("#queue li").all()}) == 24
+        page.wait_for_selector("#queue li:nth-child(16)")
+        assert len({row.get_attribute("data-key") for row in page.locator("#queue li").all()}) == 16
         assert json.loads((site / "out" / "manifest.json").read_text())["run"]["method"] == "judge"
     finally:
         served.stop()

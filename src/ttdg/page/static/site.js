@@ -5,7 +5,7 @@ import { brush } from "/static/brush.js";
 const site = document.getElementById("site"), id = site.dataset.id, address = `/sites/${id}`;
 const queue = document.getElementById("queue"), viewer = document.getElementById("viewer");
 const layers = { source: true, adapted: true };
-let known = Number(site.dataset.known), following = true, selected = null, fetching = false, painter = null;
+let known = Number(site.dataset.known), seen = known, following = true, selected = null, fetching = false, painter = null;
 
 const rowOf = key => queue.querySelector(`li[data-key="${CSS.escape(key)}"]`);
 const visible = () => [...queue.children].filter(row => !row.hidden);
@@ -31,8 +31,7 @@ async function fetchRows(total) {
     const rows = [...holder.children];
     known = (total < known ? 0 : known) + rows.length;
     rows.forEach(insert);
-    const last = rows.at(-1);
-    if (following && last) show(last.dataset.key, false);
+    if (selected) current(selected);
     filter();
   } finally { fetching = false; }
 }
@@ -58,6 +57,11 @@ function update(state) {
   const count = Object.keys(state.decided).length;
   document.getElementById("decided").textContent = count ? `${count} decided.` : "";
   document.getElementById("count").textContent = state.answers;
+  if (state.answers !== seen) {
+    seen = state.answers;
+    if (following && seen) show(state.latest, false).catch(() => {});
+  }
+  findings(state.findings);
   fetchRows(state.answers).then(() => { if (known !== state.answers) fetchRows(state.answers); });
 }
 
@@ -74,12 +78,27 @@ function filter() {
 }
 document.getElementById("filter").addEventListener("change", filter);
 
-async function show(key, chosen = true) {
-  if (chosen) following = false;
-  selected = key;
+function current(key) {
   for (const link of queue.querySelectorAll("[aria-current]")) link.removeAttribute("aria-current");
   const link = rowOf(key)?.querySelector("a");
   link?.setAttribute("aria-current", "true");
+  return link;
+}
+
+let told = "";
+async function findings(stamp) {
+  if (stamp === told) return;
+  told = stamp;
+  const box = document.getElementById("findings"), open = [...box.querySelectorAll("details[open]")].map(d => d.id);
+  try { box.innerHTML = await part(`${address}/findings`); } catch { told = ""; return; }  // asked for again at the next event
+  box.hidden = false;
+  for (const name of open) document.getElementById(name)?.setAttribute("open", "");
+}
+
+async function show(key, chosen = true) {
+  if (chosen) following = false;
+  selected = key;
+  const link = current(key);
   if (chosen) { link?.scrollIntoView({ block: "nearest" }); history.replaceState(null, "", `#${key}`); }
   const text = await part(`${address}/images/${key}`);
   if (selected !== key) return;
@@ -112,7 +131,8 @@ async function decide(verdict) {
 }
 
 function correct() {
-  const canvas = viewer.querySelector("canvas");
+  const canvas = viewer.querySelector("canvas"), fixed = viewer.querySelector("[data-fixed]");
+  if (fixed) return say(fixed.textContent);
   if (!canvas) return;
   const on = canvas.hidden;
   viewer.querySelector(".brush").hidden = canvas.hidden = !on;
