@@ -8,7 +8,15 @@ from typer.testing import CliRunner
 from ttdg.cli import app
 from ttdg.data import Arrays, Benchmark, Exact
 from ttdg.newsite import predict
-from ttdg.safety import CLASSES, NO_FINGERPRINT, Fingerprint, SourceShadow, fit_fingerprint, measure_drift
+from ttdg.safety import (
+    CLASSES,
+    NO_FINGERPRINT,
+    Fingerprint,
+    SourceShadow,
+    drift,
+    fit_fingerprint,
+    measure_drift,
+)
 from ttdg.safety.descriptions import describe_shapes, described_layers
 from ttdg.safety.drift import home_limit, two_sample_test
 from ttdg.safety.fingerprint import WIDTH, make_group
@@ -23,12 +31,21 @@ def test_a_source_hospital_is_like_home_and_the_unseen_one_is_not(fingerprint, e
     assert min(away.by_group.values()) > max(home.by_group.values())
 
 
+def test_a_site_that_the_two_sample_test_tells_from_home_is_shifted_however_near_it_is(
+    fingerprint, embedded, monkeypatch
+):
+    monkeypatch.setattr(drift, "two_sample_test", lambda *_: 0.002)
+    assert measure_drift(fingerprint, [embedded["north"]]).verdict == "shifted"
+    monkeypatch.setattr(drift, "two_sample_test", lambda *_: 0.5)
+    assert measure_drift(fingerprint, [embedded["north"]]).verdict == "like home"
+
+
 def test_a_page_of_stripes_is_not_this_kind_of_image(demo, fingerprint):
     stripes = (torch.arange(128) // 5 % 2).float()[None, None, :, None].expand(8, 3, -1, 128)
     shadow = SourceShadow(demo.network, fingerprint.layers)
-    drift = measure_drift(fingerprint, [fingerprint.embed(shadow(stripes)[1])])
-    assert drift.verdict == "not this kind of image"
-    assert drift.foreign_images == tuple(range(8))
+    found = measure_drift(fingerprint, [fingerprint.embed(shadow(stripes)[1])])
+    assert found.verdict == "not this kind of image"
+    assert found.foreign_images == tuple(range(8))
 
 
 def test_the_distance_does_not_depend_on_how_images_are_divided_into_batches(fingerprint, embedded):

@@ -215,9 +215,8 @@ def command(discs, out, *more):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "extras", [pytest.param(PLAIN, id="plain"), pytest.param(EXTRAS, id="all", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("extras", [pytest.param(PLAIN, id="plain"), pytest.param(EXTRAS, id="all")])
+@pytest.mark.slow
 def test_two_processes_train_the_model_one_process_does(discs, tmp_path, extras):
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     more = [f"--{name}={value}" for name, value in extras.items()]

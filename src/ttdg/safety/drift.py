@@ -15,6 +15,7 @@ CLASSES: tuple[DriftClass, ...] = ("like home", "shifted", "far", "not this kind
 DRAWS = 500  # batches of source images, and permutations
 HOME = 0.98  # share of batches of held-out source images that are like home
 MOST = 32  # images of those batches, at most; more would compare the sampling of the references
+RARE = 0.01  # p-value of the two-sample test below which a site is not like home, however near it is
 TESTED = 128  # images of each sample of the two-sample test, at most
 NO_FINGERPRINT = (
     "The model has no fingerprint of its source sites, so the distance of these images is unknown."
@@ -90,10 +91,12 @@ def measure_drift(
     far, foreign = max(fingerprint.far, home), max(fingerprint.foreign, home)
     limits = torch.tensor([home, far, foreign])
     alone = fingerprint.overall(E, 1) > fingerprint.foreign_image
+    p_value = two_sample_test(E, fingerprint.references[fingerprint.owner == nearest], generator)
+    passed = max(int((distance > limits).sum()), int(p_value < RARE))
     return Drift(
-        CLASSES[int((distance > limits).sum())], distance, home, far, foreign,
+        CLASSES[passed], distance, home, far, foreign,
         dict(zip(fingerprint.groups, by_group.tolist(), strict=True)), fingerprint.sites[int(nearest)],
-        two_sample_test(E, fingerprint.references[fingerprint.owner == nearest], generator), count,
+        p_value, count,
         tuple(alone.nonzero()[:, 0].tolist()),
     )  # fmt: skip
 

@@ -72,6 +72,7 @@ def test_nodes_are_matched_between_two_sites_of_a_model_with_a_prior(disc_model,
         draw_site_pairs(tmp_path / "m.png", disc_model, [sites["east"], sites["west"]], benchmark)
 
 
+@pytest.mark.slow
 def test_models_with_and_without_w_differ_in_the_class_matrix_alone_and_are_kept(opened, tmp_path):
     benchmark, sites = opened
     sources = {name: sites[name] for name in ("east", "south")}

@@ -16,6 +16,10 @@ from ttdg.report.figures.curves import find_curves
 from ttdg.report.figures.explanations import draw_pairs, grad_cam, last_stage, matched_pairs
 from ttdg.report.figures.write import write_curves, write_model_figures
 
+COSTS = {
+    "images": 1, "batches": 1, "forwards": 1, "backwards": 0, "adapting_seconds": 1.0, "peak_bytes": 1,
+}  # fmt: skip
+
 
 @pytest.fixture
 def gridded(started, place):
@@ -28,7 +32,7 @@ def gridded(started, place):
         if isinstance(job, Scoring):
             dice = 0.5 + 0.1 * job.options.get("alpha", 0) + 0.01 * job.batch + 0.02 * job.seed
             target = job.targets[0].name
-            about = {"key": key, "images": 1, "adapting_seconds": 0.002 * job.batch, "dice": {target: dice}}
+            about = {**COSTS, "key": key, "adapting_seconds": 0.002 * job.batch, "dice": {target: dice}}
             write_rows(place.record(key), about, [(target, target, "a", "disc", "dice", dice)])
     return place.run
 
@@ -46,7 +50,7 @@ def test_two_rows_that_merely_differ_in_an_option_are_no_curve(started, place):
     run = started({"name": "rows", "protocol": "leave-one-out", "methods": rows})
     for key, job in run.jobs.items():
         if isinstance(job, Scoring):
-            about = {"key": key, "images": 1, "adapting_seconds": 1.0, "dice": {job.targets[0].name: 0.5}}
+            about = {**COSTS, "key": key, "dice": {job.targets[0].name: 0.5}}
             write_rows(place.record(key), about, [("a", "a", "a", "disc", "dice", 0.5)])
     assert not find_curves(read_table(place.run))
 
@@ -96,6 +100,7 @@ def test_tuned_options_are_no_axis_and_do_not_split_one(started, place):
         if isinstance(job, Scoring):
             name = job.targets[0].name
             about = {
+                **COSTS,
                 "key": key,
                 "images": 1,
                 "adapting_seconds": 1.0,
