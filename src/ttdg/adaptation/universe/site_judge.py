@@ -1,7 +1,7 @@
 """The judge of a learned site: expects the Dice of the unadapted and of the adapted prediction of each image.
 
 The candidates are the prediction that the judge of readings chose, which uses the source network alone, that of the
-adapted network, averaged over the image and its mirror image, and the mean of both. All are measured on the features
+adapted network, averaged over sizes and mirror images, and the mean of both. All are measured on the features
 of the source network, because the universe was trained on them. The regressors are fitted at simulated hospitals at
 which learning was run (`ttdg.adaptation.universe.fit`).
 """
