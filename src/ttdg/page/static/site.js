@@ -62,7 +62,8 @@ function update(state) {
     if (following && seen) show(state.latest, false).catch(() => {});
   }
   findings(state.findings);
-  fetchRows(state.answers).then(() => { if (known !== state.answers) fetchRows(state.answers); });
+  fetchRows(state.answers).then(() => (known === state.answers ? null : fetchRows(state.answers)))
+    .catch(() => {});  // the server is away: asked for again at the next event
 }
 
 function mark(row, verdict) {
@@ -153,7 +154,7 @@ async function save(strokes) {
 
 queue.addEventListener("click", event => {
   const row = event.target.closest("li");
-  if (row) { event.preventDefault(); show(row.dataset.key); }
+  if (row) { event.preventDefault(); show(row.dataset.key).catch(error => say(error.message)); }
 });
 viewer.addEventListener("click", event => {
   const button = event.target.closest("button");
@@ -178,7 +179,7 @@ document.addEventListener("keydown", event => {
     a: () => decide("accepted"), f: () => decide("flagged"), u: () => decide("undecided"), c: correct,
     s: () => layer("source", !layers.source), d: () => layer("adapted", !layers.adapted),
   };
-  if (acts[event.key]) { event.preventDefault(); acts[event.key](); }
+  if (acts[event.key]) { event.preventDefault(); acts[event.key]()?.catch?.(error => say(error.message)); }
 });
 
 const events = new EventSource(`${address}/events`);
