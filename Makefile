@@ -21,11 +21,11 @@ test-thorough: $(STAMP)
 
 # The page in headless Chromium; skipped, with the reason, where Chromium is not installed. Shapes are not checked here.
 page-test: $(STAMP)
-	$(BIN)/pytest -n 2 --dist loadfile -o addopts="-ra --import-mode=importlib" -m browser tests/page/browser
+	$(BIN)/pytest -o addopts="-ra --import-mode=importlib" -m browser tests/page/browser
 
 # The same, and the screenshots of the documentation are taken again.
 page-shots: $(STAMP)
-	TTDG_SCREENSHOTS=docs/figures $(BIN)/pytest -n 2 --dist loadfile -o addopts="-ra --import-mode=importlib" -m browser tests/page/browser
+	TTDG_SCREENSHOTS=docs/figures $(BIN)/pytest -o addopts="-ra --import-mode=importlib" -m browser tests/page/browser
 
 # Ray is 80 MB of wheel, so only its own test installs it.
 test-ray: $(STAMP)
