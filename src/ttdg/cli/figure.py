@@ -60,11 +60,10 @@ def segmentation_command(
 
     Example: [bold]ttdg figure segmentation -o figures[/bold]
     """
-    from ttdg.report.figures.paper import draw_segmentations, target_of
+    from ttdg.report.figures.paper import draw_segmentations
 
     loaded, described, sites = _opened(model, data, benchmark, out, cases, device)
-    chosen = _methods(methods, loaded)
-    target = target_of(loaded, _known(sites, site), site)
+    target, chosen = _target(loaded, sites, site), _methods(methods, loaded)
     typer.echo(draw_segmentations(out / "segmentation.png", loaded, target, described, chosen, images))
 
 
@@ -84,11 +83,10 @@ def grad_cam_command(
 
     Example: [bold]ttdg figure grad-cam -o figures --method source --method vptta[/bold]
     """
-    from ttdg.report.figures.paper import draw_site_cams, target_of
+    from ttdg.report.figures.paper import draw_site_cams
 
     loaded, described, sites = _opened(model, data, benchmark, out, cases, device)
-    chosen = _methods(methods, loaded)
-    target = target_of(loaded, _known(sites, site), site)
+    target, chosen = _target(loaded, sites, site), _methods(methods, loaded)
     typer.echo(draw_site_cams(out / "grad-cam.png", loaded, target, described, chosen, images))
 
 
@@ -153,7 +151,6 @@ def class_matrix_command(
         WITH_W,
         draw_class_matrix,
         drawn_hospitals,
-        target_of,
         train_with_and_without_w,
     )
     from ttdg.training import Recipe
@@ -170,7 +167,7 @@ def class_matrix_command(
         kind = replace(load_benchmark("synthetic-fundus"), size=64)
         described, sites = open_data(data, benchmark) if data else drawn_hospitals(out, kind, cases)
         target = site or (EASIER if data is None else next(iter(sites)))
-        sources = {name: one for name, one in _known(sites, site).items() if name != target}
+        sources = {name: one for name, one in sites.items() if name not in choose_sites(sites, [target])}
         recipe = Recipe(
             encoder=encoder, optimiser="adamw", lr=0.003, steps=steps, batch=8, loss="ce", average=0.0,
             universe=1.0, universe_loss="literal",
@@ -178,7 +175,7 @@ def class_matrix_command(
         found = train_with_and_without_w(
             out / "models", sources, described, recipe, place.partition(":")[0], typer.echo
         )
-    target_site = target_of(next(iter(found.values())), _known(sites, site), site)
+    target_site = _target(next(iter(found.values())), sites, site)
     path, dice = draw_class_matrix(out / "class-matrix.png", found, target_site, described, images)
     scores = ", ".join(f"{name} {100 * value:.1f}" for name, value in dice.items())
     typer.echo(f"{path}: mean Dice at {target_site.name}: {scores}")
@@ -197,10 +194,12 @@ def _opened(
     return loaded, *drawn_hospitals(out, loaded.card.benchmark, cases)
 
 
-def _known(sites: "dict[str, Site]", name: str | None) -> "dict[str, Site]":
-    """Return the sites; an unknown name raises."""
+def _target(model: "Model", sites: "dict[str, Site]", name: str | None) -> "Site":
+    """Return the site with this name, or one that the model was not trained at; an unknown name raises."""
+    from ttdg.report.figures.paper import target_of
+
     choose_sites(sites, [name] if name else [])
-    return sites
+    return target_of(model, sites, name)
 
 
 def _methods(names: list[str] | None, model: "Model") -> list[str]:

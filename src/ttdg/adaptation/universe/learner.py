@@ -214,12 +214,12 @@ class UniverseLearner(SelfTraining, SelfAssessing, Remarking):
 
     def _mirrored(self, images: Images) -> Float[Tensor, "b l h w"]:
         """The teacher's probabilities, averaged over the image and its mirror image."""
-        return mirror_mean(self._logits(self.teacher, torch.cat([images, images.flip(3)])), self.head)
+        return mirror_mean(self._logits(self._teacher_pass, torch.cat([images, images.flip(3)])), self.head)
 
     def _adapted(self, images: Images) -> Float[Tensor, "b l h w"]:
         """The teacher's probabilities, averaged over mirror images and sizes."""
         answers = [
-            view.inverse(self._logits(self.teacher, view(images)), images.shape[2:])
+            view.inverse(self._logits(self._teacher_pass, view(images)), images.shape[2:])
             for view in self.answer_views
         ]
         return torch.stack([losses.probabilities(logits, self.head) for logits in answers]).mean(0)
