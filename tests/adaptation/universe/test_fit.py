@@ -9,7 +9,7 @@ import torch
 
 from ttdg.adaptation import adapt
 from ttdg.adaptation.site_learning.home import describe
-from ttdg.adaptation.universe.fit import HOME_EVERY, HOSPITAL, _hospitals, count_fit_rounds, fit_judges
+from ttdg.adaptation.universe.fit import HOME_EVERY, HOSPITAL, count_fit_rounds, fit_judges, simulated_hospitals
 from ttdg.adaptation.universe.site_judge import SITE_EVIDENCE
 from ttdg.checkpoints.parts import load_parts, save_part
 from ttdg.data import Arrays, Benchmark, Exact
@@ -114,7 +114,7 @@ def test_a_saved_part_answers_as_the_fitted_one(fitted, source, tmp_path):
 
 def test_the_first_hospital_and_every_fourth_are_a_source_site_as_it_is():
     sites = {"a": a_site(5, 3), "b": a_site(HOSPITAL + 3, 4), "empty": a_site(0, 5)}
-    found = list(_hospitals(sites, 8, 0, torch.device("cpu")))
+    found = list(simulated_hospitals(sites, 8, 0, torch.device("cpu")))
     for number, (images, labels) in enumerate(found):
         site = sites["ab"[number % 2]]
         own = {image.numpy().tobytes() for image in site.images}

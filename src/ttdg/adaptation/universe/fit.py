@@ -1,16 +1,16 @@
 """Fitting the judge of a learned site: the learner runs at simulated hospitals, where the true Dice is known."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ttdg.adaptation.judge.fit import count_rounds, fit_judge
-from ttdg.adaptation.judge.regressor import feature_matrix, fit_regressor
+from ttdg.adaptation.judge.regressor import Regressor, feature_matrix, fit_regressor
 from ttdg.adaptation.site_learning.home import HomeStatistics, describe
 from ttdg.adaptation.site_learning.image_memory import ImageMemory
 from ttdg.adaptation.universe.learner import UniverseLearner
@@ -25,6 +25,13 @@ HOSPITAL = 64  # largest number of images of a simulated hospital
 HOME_EVERY = 4  # every fourth hospital is a source site as it is
 BATCH = 4  # images that share BatchNorm statistics in the judge's readings
 DESCRIBED = 128  # images of each source site from which its statistics are measured
+
+
+class SiteEvidence(NamedTuple):
+    """What is known of the candidates of a learned site whose labels are known."""
+
+    signals: dict[str, Float[Tensor, "k n"]]
+    dice: Float[Tensor, "n k r"]
 
 
 def fit_judges(
@@ -88,11 +95,14 @@ def fit_judges(
         draw=learning_draw, capacity=HOSPITAL, momentum=0.99, sharpness=2.0, keep_areas=True, dice=True,
         head="softmax", seed=seed,
     )  # fmt: skip
-    tables, done = [], count_rounds(held_out, draws)
-    for number, (images, labels) in enumerate(_hospitals(held_out, hospitals, seed, device), 1):
-        tables.append(_evidence(learner, normalise(images, benchmark.normalisation), labels, benchmark))
+    evidence, done = [], count_rounds(held_out, draws)
+    for number, (images, labels) in enumerate(simulated_hospitals(held_out, hospitals, seed, device), 1):
+        batches = normalise(images, benchmark.normalisation).split(BATCH)
+        learner.reset()
+        learner.learn_always(batches)
+        evidence.append(site_evidence(learner, zip(batches, labels.split(BATCH), strict=True), benchmark))
         progress(done + number)
-    return _with_regressors(judge, tables, seed)
+    return with_site_judge(judge, evidence, seed)
 
 
 def count_fit_rounds(held_out: Mapping[str, Arrays], draws: int | None = None, hospitals: int = 8) -> int:
@@ -107,9 +117,9 @@ def _descriptions(site: Arrays, benchmark: Benchmark, device: torch.device) -> F
     return describe(ImageMemory(None, 0).to_unit(images)[0])
 
 
-def _hospitals(
+def simulated_hospitals(
     held_out: Mapping[str, Arrays], count: int, seed: int, device: torch.device
-) -> Iterator[tuple[Tensor, Tensor]]:
+) -> Iterator[tuple[Float[Tensor, "n c h w"], Int[Tensor, "n h w"]]]:
     """Images in [0, 1] and labels of each hospital: held-out images of one site, under one shift or as they are."""
     sites = [site for site in held_out.values() if site.cases]
     for number in range(count):
@@ -123,34 +133,40 @@ def _hospitals(
         yield images, labels
 
 
-def _evidence(
-    learner: UniverseLearner, images: Tensor, labels: Tensor, benchmark: Benchmark
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Learn a hospital; return signals (k n) by name and Dice (n k r) of the candidates."""
-    learner.reset()
-    learner.learn_always(images.split(BATCH))
+@torch.no_grad()
+def site_evidence(
+    learner: UniverseLearner, batches: Iterable[tuple[Tensor, Tensor]], benchmark: Benchmark
+) -> SiteEvidence:
+    """Signals and Dice of the candidates of normalised images, given with their labels; the site is learned already."""
     signals: list[dict[str, Tensor]] = []
     scores: list[Tensor] = []
-    with torch.no_grad():
-        for x, y in zip(images.split(BATCH), labels.split(BATCH), strict=True):
-            P, of_batch = learner.evidence(x)
-            signals.append(of_batch)
-            truth, logits = region_masks(y, benchmark.regions), P.clamp(min=1e-7).log()
-            scores.append(
-                torch.stack([dice(region_probabilities(p, benchmark.regions), truth) for p in logits], 1)
-            )
-    return {name: torch.cat([s[name] for s in signals], 1) for name in signals[0]}, torch.cat(scores)
+    for images, labels in batches:
+        P, of_batch = learner.evidence(images)
+        signals.append(of_batch)
+        truth, logits = region_masks(labels, benchmark.regions), P.clamp(min=1e-7).log()
+        scores.append(
+            torch.stack([dice(region_probabilities(p, benchmark.regions), truth) for p in logits], 1)
+        )
+    return SiteEvidence(
+        {name: torch.cat([s[name] for s in signals], 1) for name in signals[0]}, torch.cat(scores)
+    )
 
 
-def _with_regressors(judge: Part, tables: list[tuple[dict[str, Tensor], Tensor]], seed: int) -> Part:
-    """Add one regressor for each kind of evidence to the part."""
-    signals = {name: torch.cat([table[name] for table, _ in tables], 1) for name in tables[0][0]}
-    scores = torch.cat([score for _, score in tables])
-    hospital = torch.cat([score.new_full((len(score),), n).long() for n, (_, score) in enumerate(tables)])
+def with_site_judge(judge: Part, evidence: Sequence[SiteEvidence], seed: int) -> Part:
+    """Add the judge of a learned site to the part: one regressor for each kind of evidence."""
     tensors: dict[str, Any] = dict(judge.tensors)
     used: dict[str, list[str]] = {}
     for kind in SITE_EVIDENCE:
-        used[kind] = signal_names(list(signals), kind)
-        regressor = fit_regressor(feature_matrix(signals, used[kind]), scores, hospital, seed=seed)
+        used[kind] = signal_names(list(evidence[0].signals), kind)
+        regressor = fit_site_regressor(evidence, used[kind], seed)
         tensors |= {f"site.{kind}.{name}": value.cpu() for name, value in regressor.tensors().items()}
     return replace(judge, tensors=tensors, settings={**judge.settings, "site_signals": used})
+
+
+def fit_site_regressor(evidence: Sequence[SiteEvidence], names: Sequence[str], seed: int) -> Regressor:
+    """Fit a regressor to the named signals of several hospitals."""
+    signals = {name: torch.cat([hospital.signals[name] for hospital in evidence], 1) for name in names}
+    scores = torch.cat([hospital.dice for hospital in evidence])
+    counts = torch.tensor([len(hospital.dice) for hospital in evidence], device=scores.device)
+    number = torch.arange(len(evidence), device=scores.device).repeat_interleave(counts)
+    return fit_regressor(feature_matrix(signals, names), scores, number, seed=seed)
