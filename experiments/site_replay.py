@@ -5,9 +5,9 @@
 The evidence is that of `experiments/site_evidence.py`. For each model, a regressor is fitted to its simulated
 hospitals, to transfers between its own source sites (learned by models of single sites and the same seed; several
 sources only), or to both, and applied to the targets. No target takes part in its own fit. Rows: how the answer of an
-image is chosen. Columns: gain in Dice over the answer that is not adapted (mean over transfers with its 95 % interval, worst transfer),
-images that lose more than 5 Dice, and the rank correlation of the expected with the true gain of the adapted answer
-within a site, with the means of both.
+image is chosen. Columns: gain in Dice over the answer that is not adapted (mean over transfers with its 95 % interval,
+worst transfer), images that lose more than 5 Dice, and the rank correlation of the expected with the true gain of the
+adapted answer within a site, with the means of both.
 """
 
 import argparse
