@@ -9,7 +9,13 @@ import torch
 
 from ttdg.adaptation import adapt
 from ttdg.adaptation.site_learning.home import describe
-from ttdg.adaptation.universe.fit import HOME_EVERY, HOSPITAL, count_fit_rounds, fit_judges, simulated_hospitals
+from ttdg.adaptation.universe.fit import (
+    HOME_EVERY,
+    HOSPITAL,
+    count_fit_rounds,
+    fit_judges,
+    simulated_hospitals,
+)
 from ttdg.adaptation.universe.site_judge import SITE_EVIDENCE
 from ttdg.checkpoints.parts import load_parts, save_part
 from ttdg.data import Arrays, Benchmark, Exact
