@@ -1,19 +1,21 @@
 """Running a benchmark. After an interruption, the same call continues from the finished jobs."""
 
+import math
 import multiprocessing
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ttdg.bench.executors import Executor, ExecutorOptions, make_executor
 from ttdg.bench.folder import RunFolder, exclusive_lock
-from ttdg.bench.jobs import Job, Scoring, to_dict
+from ttdg.bench.jobs import KINDS, Job, Scoring, kind_of, to_dict
 from ttdg.bench.record_check import record_fault
 from ttdg.bench.request import PreparedRun, RunRequest
 from ttdg.bench.scheduler import Schedule
-from ttdg.errors import UserError
+from ttdg.errors import UserError, suggestion
 
 POLL_SECONDS = 0.25  # seconds between two checks of the workers
 
@@ -28,6 +30,7 @@ class RunOutcome:
         failed: Key → reason of the jobs that failed.
         blocked: Keys of the jobs that did not run because a job they need failed.
         damaged: Key → fault of the records that were found damaged and therefore scored again.
+        left: Number of jobs that did not run or end before the time was over.
     """
 
     done: int
@@ -35,6 +38,7 @@ class RunOutcome:
     failed: dict[str, str] = field(default_factory=dict)
     blocked: tuple[str, ...] = ()
     damaged: dict[str, str] = field(default_factory=dict)
+    left: int = 0
 
 
 Watch = Callable[[Schedule], None]
@@ -45,6 +49,8 @@ def run_benchmark(
     executor: str = "local",
     options: ExecutorOptions | None = None,
     watch: Callable[[PreparedRun], Watch] = lambda ready: lambda schedule: None,
+    until: str = "score",
+    minutes: float = math.inf,
 ) -> RunOutcome:
     """Plan a benchmark and run the jobs that are not finished.
 
@@ -53,7 +59,11 @@ def run_benchmark(
         executor: Name of an executor: local, slurm or ray.
         options: Settings of the executor.
         watch: Makes a callback from the prepared run; the callback is called after every change of the schedule.
+        until: The last kind of job to run: train, fit, tune or score.
+        minutes: Time after which running jobs are terminated; a later call continues.
     """
+    jobs_until({}, until)  # report a wrong name before anything is planned
+    end = time.monotonic() + 60 * minutes
     request.out.mkdir(parents=True, exist_ok=True)
     with exclusive_lock(request.out / ".lock", wait=False):
         ready = prepare_in_subprocess(request)
@@ -64,11 +74,20 @@ def run_benchmark(
             gpus=ready.gpus or given.gpus,
         )
         return run_jobs(
-            dict(ready.jobs),
+            jobs_until(ready.jobs, until),
             ready.folder,
             lambda: make_executor(executor, ready.folder, machine),
             watch(ready),
+            end,
         )
+
+
+def jobs_until(jobs: Mapping[str, Job], last: str) -> dict[str, Job]:
+    """Return the jobs up to a kind, in the order train, fit, tune, score."""
+    kinds = list(KINDS)
+    if last not in kinds:
+        raise UserError(f"unknown kind of job {last!r}{suggestion(last, KINDS)}")
+    return {key: job for key, job in jobs.items() if kinds.index(kind_of(job)) <= kinds.index(last)}
 
 
 def prepare_in_subprocess(request: RunRequest) -> PreparedRun:
@@ -94,10 +113,12 @@ def run_jobs(
     folder: RunFolder,
     make: Callable[[], Executor],
     watch: Watch = lambda schedule: None,
+    end: float = math.inf,
 ) -> RunOutcome:
     """Run the jobs that are not finished; `make` builds the executor and is called only if a job is left.
 
-    A failed job does not stop the others. A full disk stops the run with a UserError; finished jobs are kept.
+    A failed job does not stop the others. A full disk stops the run with a UserError; finished jobs are kept. At the
+    time `end` of the monotonic clock, running jobs are terminated.
     """
     damaged = _damaged_records(jobs, folder)
     schedule = Schedule(
@@ -105,12 +126,12 @@ def run_jobs(
     )
     watch(schedule)
     if not schedule.over():
-        _drive(schedule, make(), watch)
+        _drive(schedule, make(), watch, end)
     _clean_up(folder.run)
     if schedule.fatal:
         raise UserError(schedule.fatal)
-    blocked = tuple(schedule.blocked())
-    return RunOutcome(len(schedule.done), schedule.found, dict(schedule.failed), blocked, damaged)
+    blocked, left = tuple(schedule.blocked()), len(schedule.left())
+    return RunOutcome(len(schedule.done), schedule.found, dict(schedule.failed), blocked, damaged, left)
 
 
 def _damaged_records(jobs: dict[str, Job], folder: RunFolder) -> dict[str, str]:
@@ -120,10 +141,10 @@ def _damaged_records(jobs: dict[str, Job], folder: RunFolder) -> dict[str, str]:
     return {key: fault for key, fault in faults.items() if fault}
 
 
-def _drive(schedule: Schedule, executor: Executor, watch: Watch) -> None:
-    """Submit jobs as executor slots become free, until no job is left."""
+def _drive(schedule: Schedule, executor: Executor, watch: Watch, end: float) -> None:
+    """Submit jobs as executor slots become free, until no job is left or the time is over."""
     try:
-        while not schedule.over():
+        while not schedule.over() and time.monotonic() < end:
             for key in schedule.ready(executor.slots - len(schedule.running)):
                 schedule.start(key)
                 executor.submit(key, to_dict(schedule.jobs[key]))

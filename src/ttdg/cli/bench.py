@@ -1,5 +1,6 @@
 """The command `ttdg bench`: run a benchmark described by a yaml file."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -7,7 +8,7 @@ import typer
 
 from ttdg.cli.options import DataOption, DeviceOption, output_folder
 
-PARTLY = 3  # exit status when some jobs failed
+PARTLY = 3  # exit status when some jobs failed or are left
 
 
 def bench_command(
@@ -46,6 +47,15 @@ def bench_command(
     minutes: Annotated[int, typer.Option(min=1, help="Time limit of a SLURM job, in minutes.")] = 240,
     gpus: Annotated[int, typer.Option(min=0, help="With 1, every job on a cluster gets a GPU.")] = 0,
     device: DeviceOption = "auto",
+    until: Annotated[str, typer.Option(help="Last kind of job to run: train, fit, tune or score.")] = "score",
+    stop_after: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="Minutes after which the command stops; running jobs are terminated, and a second call continues.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Run all jobs of a benchmark: train the source models, then score each method on each target.
 
@@ -64,10 +74,14 @@ def bench_command(
     )
     options = ExecutorOptions(workers, address, partition, minutes, gpus)
     with progress_display() as watch:
-        outcome = run_benchmark(request, executor, options, watch)
+        outcome = run_benchmark(
+            request, executor, options, watch, until, math.inf if stop_after is None else stop_after
+        )
     typer.echo(
         f"{out}: {outcome.done} jobs done, {outcome.found} of them before; tables: `ttdg report {out}`"
     )
+    if outcome.left:
+        typer.echo(f"{outcome.left} jobs are left: give the same command again to continue", err=True)
     for key, fault in outcome.damaged.items():
         again = (
             "could not be scored again" if key in {*outcome.failed, *outcome.blocked} else "was scored again"
@@ -79,4 +93,4 @@ def bench_command(
         typer.echo(f"failed: {job_title(jobs[key])}: {error} (log: {log})", err=True)
     if outcome.blocked:
         typer.echo(f"{len(outcome.blocked)} jobs did not run because a job they need failed", err=True)
-    raise typer.Exit(PARTLY if outcome.failed else 0)
+    raise typer.Exit(PARTLY if outcome.failed or outcome.left else 0)
