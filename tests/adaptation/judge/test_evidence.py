@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from ttdg.adaptation.judge import evidence
-from ttdg.adaptation.judge.candidates import candidates_of, predict_candidates, predict_readings
+from ttdg.adaptation.judge.candidates import candidates_of, predict_candidates
 from ttdg.adaptation.judge.evidence import candidate_dice, collect_evidence, evidence_setup, region_maps
 from ttdg.adaptation.judge.mixing import layer_weights
+from ttdg.adaptation.judge.reading_passes import predict_readings
 from ttdg.adaptation.judge.readings import READING_SETS
 from ttdg.data import Arrays, Benchmark, Exact, normalise
 from ttdg.metrics import dice, region_masks, region_probabilities

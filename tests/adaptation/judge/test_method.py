@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from ttdg.adaptation import adapt
-from ttdg.adaptation.judge.candidates import predict_candidates, predict_readings
+from ttdg.adaptation.judge.candidates import predict_candidates
 from ttdg.adaptation.judge.fit import count_rounds, fit_judge
 from ttdg.adaptation.judge.method import EVIDENCE_SPECS, FALLBACK, choose, load_regressor
 from ttdg.adaptation.judge.mixing import layer_weights
+from ttdg.adaptation.judge.reading_passes import predict_readings
 from ttdg.adaptation.judge.regressor import Prediction
 from ttdg.checkpoints import load
 from ttdg.data import Arrays, Benchmark, Exact

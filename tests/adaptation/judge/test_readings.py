@@ -8,10 +8,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ttdg.adaptation.judge import candidates
-from ttdg.adaptation.judge.candidates import Candidate, candidates_of, predict_candidates, predict_readings
+from ttdg.adaptation.judge import reading_passes
+from ttdg.adaptation.judge.candidates import THREE_SIZES, Candidate, candidates_of, predict_candidates
+from ttdg.adaptation.judge.method import fallback_of
 from ttdg.adaptation.judge.mixing import INITIAL_RHO, fit_mixing, layer_weights, sample_groups
-from ttdg.adaptation.judge.readings import READINGS, Reading, stack_readings, unstack_readings, use_groups
+from ttdg.adaptation.judge.reading_passes import predict_readings
+from ttdg.adaptation.judge.readings import (
+    READING_SETS,
+    READINGS,
+    Reading,
+    stack_readings,
+    unstack_readings,
+    use_groups,
+)
 from ttdg.data import Arrays, Benchmark, Exact, normalise
 from ttdg.data.shifts import simulate
 from ttdg.networks import batchnorm, feature_maps
@@ -185,7 +194,7 @@ def test_readings_in_several_passes_equal_those_of_one_pass(model, monkeypatch):
     weights = layer_weights(network, [0.3] * len(list(batchnorm.layers(network))))
     found = []
     for pixels in (1, 3 * SIZE**2, 100 * SIZE**2):  # one group, one and a half groups, all groups
-        monkeypatch.setattr(candidates, "CPU_PIXELS", pixels)
+        monkeypatch.setattr(reading_passes, "CPU_PIXELS", pixels)
         found.append(
             predict_readings(network, prior, some_images(), readings=READINGS, mixing=weights, group=2)
         )
@@ -205,6 +214,50 @@ def test_candidates_of_the_same_readings_share_their_label_weights(model):
     everything = predict_candidates(read, prior, fused)
     assert torch.allclose(weight, label_weights(prior, everything.projected), rtol=1e-4)
     assert predict_candidates(read, prior, fused[:1]).weight is None
+
+
+# --- sizes
+
+
+def test_the_average_over_three_sizes_is_that_of_six_passes_of_the_source(model):
+    network, prior = model
+    images, readings = some_images(), READING_SETS["eight"]
+    chosen = candidates_of(readings)
+    weights = layer_weights(network, [0.3] * len(list(batchnorm.layers(network))))
+    read = predict_readings(network, prior, images, readings=readings, mixing=weights)
+    predictions = predict_candidates(read, prior, chosen)
+    expected = []
+    for side in (SIZE, 48, 80):  # scales 1, 0.75 and 1.25
+        scaled = F.interpolate(images, (side, side), mode="bilinear", antialias=side < SIZE)
+        for flipped in (False, True):
+            P = alone(network, batchnorm.EVAL, scaled.flip(3) if flipped else scaled).softmax(1)
+            expected.append(F.interpolate(P.flip(3) if flipped else P, (SIZE, SIZE), mode="bilinear"))
+    index = [candidate.name for candidate in chosen].index(THREE_SIZES)
+    assert torch.allclose(predictions.logits[index].exp(), torch.stack(expected).mean(0), atol=1e-3)
+    assert torch.allclose(predictions.projected.norm(dim=2), torch.ones(()), atol=1e-4)
+
+
+def test_other_sizes_change_no_candidate_of_the_readings_at_the_size_of_the_image(model):
+    network, prior = model
+    weights = layer_weights(network, [0.3] * len(list(batchnorm.layers(network))))
+    found = {}
+    for name in ("four", "eight"):
+        chosen = candidates_of(READING_SETS[name])
+        read = predict_readings(network, prior, some_images(), readings=READING_SETS[name], mixing=weights)
+        logits = predict_candidates(read, prior, chosen).logits
+        found[name] = dict(zip((candidate.name for candidate in chosen), logits, strict=True))
+    assert found["eight"].keys() == found["four"].keys() | {THREE_SIZES}
+    for name in found["four"].keys() - {"mean of all"}:
+        assert torch.allclose(found["four"][name], found["eight"][name], atol=1e-5), name
+
+
+@pytest.mark.parametrize(
+    ("readings", "fallback"),
+    [("two", "source, both ways"), ("four", "source, both ways"), ("eight", THREE_SIZES)],
+)
+def test_the_fallback_is_the_average_over_three_sizes_where_there_is_one(readings, fallback):
+    names = [candidate.name for candidate in candidates_of(READING_SETS[readings])]
+    assert names[fallback_of(names)] == fallback
 
 
 # --- mixing

@@ -1,6 +1,7 @@
-"""Candidates: the predictions among which the judge chooses, all from one forward pass.
+"""Candidates: the predictions among which the judge chooses, all from one forward pass for each size of the images.
 
-A candidate is one reading, the average of a reading and its mirrored twin, or the average of all readings. A *fused*
+A candidate is one reading, the average of a reading and its mirrored twin, the average of the source's readings at
+three sizes, or the average of all readings. A *fused*
 candidate also averages in the universe's own segmentation of the same features, in which every grid cell takes the
 label of the universe points most similar to its feature. This segmentation is the better one where the decoder fails
 although the features are intact.
@@ -12,19 +13,16 @@ from functools import reduce
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from ttdg.adaptation.judge.readings import Reading, stack_readings, unstack_readings, use_groups
-from ttdg.networks import INPUT, feature_maps
-from ttdg.networks.batchnorm.grouped import GroupedMode, LayerWeights, statistics_distance
+from ttdg.adaptation.judge.reading_passes import ReadingPredictions
+from ttdg.adaptation.judge.readings import Reading
 from ttdg.prior import MorphologyPrior
 from ttdg.prior.universe_signals import label_weights
 
+THREE_SIZES = "source, three sizes"  # name of the average over sizes and mirror images
 UNIVERSE_WEIGHT = 0.5  # of the universe's log-probabilities in a fused candidate
-CPU_PIXELS = (
-    4 * 256**2
-)  # of a pass on a CPU: larger maps leave its cache, and each costs the system new memory
 
 
 @dataclass(frozen=True)
@@ -34,20 +32,6 @@ class Candidate:
     name: str
     readings: tuple[int, ...]  # indices of the readings that are averaged
     fused: bool = False  # True if the universe's segmentation is averaged in
-
-
-@dataclass(frozen=True)
-class ReadingPredictions:
-    """Predictions and features of `k` readings of `b` images."""
-
-    images: Float[Tensor, "b c h w"]
-    P: Float[Tensor, "k b l h w"]  # label probabilities
-    V: Float[
-        Tensor, "k b n y x"
-    ]  # features, projected by the prior to unit vectors; n is the last axis in memory
-    distance: Float[
-        Tensor, "b f"
-    ]  # of the BatchNorm statistics of the image's group from those of the source
 
 
 @dataclass(frozen=True)
@@ -69,77 +53,25 @@ class CandidatePredictions:
 def candidates_of(readings: Sequence[Reading], *, fused: bool = True) -> tuple[Candidate, ...]:
     """List the candidates of a set of readings.
 
-    The order is: every upright reading; the average of each mirrored reading with its upright twin; the average of
-    all readings, if there are more than two; and, if `fused`, the average of each pair of twins with the universe's
-    segmentation.
+    The order is: every upright reading; the average of each mirrored reading with its upright twin; the average of the
+    source's readings at all sizes, if there are several sizes; the average of all readings, if there are more than
+    two; and, if `fused`, the average of each pair of twins with the universe's segmentation. Readings at other sizes
+    are used in averages alone.
     """
-    upright = [Candidate(reading.name, (i,)) for i, reading in enumerate(readings) if not reading.mirrored]
+    at_size = [(i, reading) for i, reading in enumerate(readings) if reading.scale == 1.0]
+    upright = [Candidate(reading.name, (i,)) for i, reading in at_size if not reading.mirrored]
     pairs = [
         (reading.name.removesuffix(", mirrored"), (_upright_twin(readings, reading), i))
-        for i, reading in enumerate(readings)
+        for i, reading in at_size
         if reading.mirrored
     ]
     averages = [Candidate(f"{name}, both ways", pair) for name, pair in pairs]
+    if len(at_size) < len(readings):
+        source = tuple(i for i, reading in enumerate(readings) if reading.rho == 0.0)
+        averages.append(Candidate(THREE_SIZES, source))
     mean = [Candidate("mean of all", tuple(range(len(readings))))] if len(readings) > 2 else []
     with_universe = [Candidate(f"{name}, with the universe", pair, True) for name, pair in pairs if fused]
     return (*upright, *averages, *mean, *with_universe)
-
-
-@torch.no_grad()
-def predict_readings(
-    network: nn.Module,
-    prior: MorphologyPrior,
-    images: Float[Tensor, "b c h w"],
-    *,
-    readings: Sequence[Reading],
-    mixing: LayerWeights | None = None,
-    group: int | None = None,
-) -> ReadingPredictions:
-    """Predict all readings over their stack; leaves the network in grouped BatchNorm mode.
-
-    On a GPU the stack is one forward pass. On a CPU it is passed in parts of full groups, with the same result.
-
-    Args:
-        network: the source network.
-        prior: only its projection φ is used.
-        images: normalised images.
-        readings: the first one must use source statistics.
-        mixing: learned mixing weights, required if a reading uses them.
-        group: number of neighbouring images that share BatchNorm statistics; all of them by default.
-    """
-    group = group or len(images)
-    stacked, rho = stack_readings(images, readings, group)
-    step = max(1, CPU_PIXELS // (group * images[0, 0].numel())) if images.is_cpu else len(rho)
-    passes = [
-        _predict_groups(network, prior, part, use_groups(network, rho[i * step : (i + 1) * step], mixing))
-        for i, part in enumerate(stacked.split(step * group))
-    ]
-    P, V, distance = (
-        parts[0] if len(parts) == 1 else torch.cat(parts) for parts in zip(*passes, strict=True)
-    )
-    return ReadingPredictions(
-        images,
-        unstack_readings(P, readings),
-        unstack_readings(V, readings, width=2).movedim(-1, 2),
-        distance[: len(rho) // len(readings)].repeat_interleave(
-            group, 0
-        ),  # of the groups of the first reading
-    )
-
-
-def _predict_groups(
-    network: nn.Module, prior: MorphologyPrior, images: Float[Tensor, "n c h w"], mode: GroupedMode
-) -> tuple[Float[Tensor, "n l h w"], Float[Tensor, "n y x v"], Float[Tensor, "g f"]]:
-    """Probabilities and projected features of one pass, and the distance of the statistics of its groups."""
-    if images.is_cpu:
-        images = images.contiguous(
-            memory_format=torch.channels_last
-        )  # its convolutions are faster in this layout
-    logits, maps = feature_maps(network, images, prior.spec.levels)
-    distance = statistics_distance(mode.seen, len(mode.rho), images.device)
-    levels = {name: maps[name].float() for name in (INPUT, *prior.spec.levels)}
-    projected = prior.project(levels, images.shape[2:])
-    return logits.float().softmax(1), projected.movedim(1, -1), distance
 
 
 @torch.no_grad()
@@ -205,6 +137,5 @@ def _mean(x: Float[Tensor, "k *rest"], rows: tuple[int, ...]) -> Float[Tensor, "
 
 
 def _upright_twin(readings: Sequence[Reading], mirrored: Reading) -> int:
-    return next(
-        i for i, reading in enumerate(readings) if reading.rho == mirrored.rho and not reading.mirrored
-    )
+    twin = (mirrored.rho, False, mirrored.scale)
+    return next(i for i, r in enumerate(readings) if (r.rho, r.mirrored, r.scale) == twin)

@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ttdg.adaptation.judge.candidates import average_readings, candidates_of, fuse, predict_readings
+from ttdg.adaptation.judge.candidates import average_readings, candidates_of, fuse
 from ttdg.adaptation.judge.method import UNIVERSES
+from ttdg.adaptation.judge.reading_passes import predict_readings
 from ttdg.adaptation.judge.readings import READING_SETS
 from ttdg.adaptation.judge.signals import prediction_signals
 from ttdg.data import Arrays, Benchmark, normalise

@@ -15,7 +15,7 @@ from ttdg.adaptation.judge.evidence import (
     concatenate_tables,
     evidence_setup,
 )
-from ttdg.adaptation.judge.method import EVIDENCE_SPECS, FALLBACK, EvidenceKind
+from ttdg.adaptation.judge.method import EVIDENCE_SPECS, EvidenceKind, fallback_of
 from ttdg.adaptation.judge.mixing import fit_mixing
 from ttdg.adaptation.judge.quality import JudgeQuality, judge_quality
 from ttdg.adaptation.judge.readings import READING_SETS
@@ -56,7 +56,7 @@ def fit_judge(
         benchmark: labels, regions and normalisation.
         draws: number of simulated shifts of each held-out site; by default 3, and more for a small site.
         mixing_steps: number of gradient steps that fit the mixing weights.
-        readings: "four" or "seven", a key of READING_SETS. A network without BatchNorm always has "two".
+        readings: "four", "seven" or "eight", a key of READING_SETS. A network without BatchNorm always has "two".
         controls: also fit judges with a random universe and without the class mask, as controls.
         seed: seed of all random draws.
         progress: called after each of `count_rounds` rounds, with the number of rounds done.
@@ -128,9 +128,7 @@ def judge_part(tables: EvidenceTables, setup: EvidenceSetup, *, seed: int = 0) -
         signal_names[kind] = names
         if kind == "all":
             candidates = [candidate.name for candidate in candidates_of(READING_SETS[setup.readings])]
-            quality = judge_quality(
-                x, scores, tables["learned"].hospital, candidates.index(FALLBACK), seed=seed
-            )
+            quality = judge_quality(x, scores, tables["learned"].hospital, fallback_of(candidates), seed=seed)
     regions = {name: list(labels) for name, labels in setup.benchmark.regions.items()}
     settings = {
         "signals": signal_names,

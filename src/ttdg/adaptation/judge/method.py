@@ -2,10 +2,10 @@
 
 The choice differs from the fallback only where the predicted gain in Dice, minus one standard deviation over the
 ensemble's members, exceeds `margin`. The default margin is the loss that counts as harm. The fallback is the source
-network's prediction, averaged over the image and its mirror image.
+network's prediction, averaged over the image and its mirror image, and over three sizes if the readings have them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,8 +14,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ttdg.adaptation.adapter import Adapter, Assessment, Images, Logits, Method, SelfAssessing
-from ttdg.adaptation.judge.candidates import candidates_of, predict_candidates, predict_readings
+from ttdg.adaptation.judge.candidates import THREE_SIZES, candidates_of, predict_candidates
 from ttdg.adaptation.judge.mixing import layer_weights
+from ttdg.adaptation.judge.reading_passes import predict_readings
 from ttdg.adaptation.judge.readings import READING_SETS
 from ttdg.adaptation.judge.regressor import Prediction, Regressor, feature_matrix
 from ttdg.adaptation.judge.signals import prediction_signals
@@ -55,6 +56,11 @@ EVIDENCE_SPECS: dict[EvidenceKind, EvidenceSpec] = {
     "no-class-mask": EvidenceSpec("untyped", True, lambda name: name.startswith("universe")),
 }
 FALLBACK = "source, both ways"  # name of the candidate that is kept where no gain is expected
+
+
+def fallback_of(candidates: Sequence[str]) -> int:
+    """The index of the fallback: the average over three sizes, if it is a candidate."""
+    return candidates.index(THREE_SIZES if THREE_SIZES in candidates else FALLBACK)
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,7 @@ class JudgeAdapter(Adapter, SelfAssessing):
         if always and always not in self.candidate_names:
             raise UserError(f"unknown candidate {always!r}{suggestion(always, self.candidate_names)}")
         self.margin = 1e9 if always else margin
-        self.fallback = self.candidate_names.index(always or FALLBACK)
+        self.fallback = self.candidate_names.index(always) if always else fallback_of(self.candidate_names)
         self.verdict: Verdict | None = None
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Readings: predictions of one batch under several BatchNorm statistics, mirrored or not, in one pass.
+"""Readings: predictions of one batch under several BatchNorm statistics, mirrored or not, in one pass for each size.
 
 A reading is a copy of the batch with a mixing weight ρ: its BatchNorm layers use (1−ρ) · source statistics +
 ρ · batch statistics. The copies are stacked along the batch axis, so that k readings of b images can be one pass over
@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ttdg.adaptation.views import VIEW_SETS
 from ttdg.networks import batchnorm
 from ttdg.networks.batchnorm.grouped import LEARNED, GroupedMode, LayerWeights
 
@@ -25,6 +26,7 @@ class Reading:
     name: str
     rho: float  # weight of the batch statistics, or LEARNED for the fitted weight of each layer
     mirrored: bool = False  # True if the images are flipped horizontally, and the prediction is flipped back
+    scale: float = 1.0  # of the images; the prediction is resized to the size of the images
 
 
 READINGS = (
@@ -36,17 +38,29 @@ READINGS = (
     Reading("source, mirrored", 0.0, True),
     Reading("mix learned, mirrored", LEARNED, True),
 )
-READING_SETS = {
+FOUR = tuple(reading for reading in READINGS if reading.rho in (0.0, LEARNED))
+OTHER_SIZES = tuple(
+    Reading(
+        f"source at {view.scale:g}{', mirrored' if view.mirrored else ''}", 0.0, view.mirrored, view.scale
+    )
+    for view in VIEW_SETS["scales"]
+    if view.scale != 1.0
+)
+READING_SETS = {  # readings of one scale stand together, those of scale 1 first
     "two": tuple(reading for reading in READINGS if reading.rho == 0.0),  # of a network without BatchNorm
-    "four": tuple(reading for reading in READINGS if reading.rho in (0.0, LEARNED)),
+    "four": FOUR,
     "seven": READINGS,
+    "eight": (*FOUR, *OTHER_SIZES),
 }
 
 
 def stack_readings(
     images: Float[Tensor, "b c h w"], readings: Sequence[Reading], group: int
 ) -> tuple[Float[Tensor, "kb c h w"], list[float]]:
-    """Stack one copy of the images for each reading, and list ρ of every group of `group` images in the stack."""
+    """Stack one copy of the images for each reading, and list ρ of every group of `group` images in the stack.
+
+    The images have the scale of the readings already.
+    """
     copies = [images.flip(3) if reading.mirrored else images for reading in readings]
     groups = -(-len(images) // group)
     return torch.cat(copies), [reading.rho for reading in readings for _ in range(groups)]

@@ -86,7 +86,7 @@ def fit_judge_command(
         int, typer.Option(min=1, help="Steps that fit the mixing weights of the BatchNorm layers.")
     ] = 100,
     readings: Annotated[
-        str, typer.Option(help="Forward passes of the judge per batch: four or seven.")
+        str, typer.Option(help="Readings of the judge per batch: four, seven, or eight (two other sizes).")
     ] = "four",
     controls: Annotated[
         bool,
