@@ -8,6 +8,7 @@ from ttdg.adaptation import METHODS
 from ttdg.bench.jobs import Scoring
 from ttdg.bench.results import read_table
 from ttdg.evaluation.records import write_rows
+from ttdg.report import controls
 from ttdg.report.access import ACCESS, RowFacts, job_facts, order_by_access, with_access
 from ttdg.report.comparison import report_tables
 from ttdg.report.leaderboard import build_leaderboards
@@ -87,9 +88,16 @@ def test_a_control_that_is_worse_than_the_baseline_is_not_the_best(run):
     assert "best control" not in against.note
 
 
-def test_a_column_of_corrected_p_that_is_1_everywhere_is_replaced_by_a_count(run):
+def test_a_test_that_cannot_be_significant_is_replaced_by_a_sentence(run):
     against = report_tables(read_table(run))[-1]
     assert "p, transfers" not in against.header  # three transfers: p is at least 0.25, times seven methods
+    assert "no test over transfers: with 3, no p below 0.05 remains" in against.note
+
+
+def test_a_column_of_corrected_p_that_is_1_everywhere_is_replaced_by_a_count(run, monkeypatch):
+    monkeypatch.setattr(controls, "SIGNIFICANT", 2.0)
+    against = report_tables(read_table(run))[-1]
+    assert "p, transfers" not in against.header
     assert "none of 7 methods differs (every p is 1.000)" in against.note
 
 

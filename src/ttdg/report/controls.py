@@ -22,6 +22,7 @@ GAIN, INTERVAL = "Δ Dice", "95 % interval over transfers and seeds"
 OVER_CONTROL, CONTROL_INTERVAL = "Δ to the best control", "its 95 % interval over transfers and seeds"
 OVER_IMAGES = "95 % interval over images"
 P_TRANSFERS, P_IMAGES = "p, transfers", "p, images"
+SIGNIFICANT = 0.05  # a test that cannot give a corrected p of this size is not shown
 HARM = ("images harmed, %", "targets worse", "worst target")
 
 
@@ -43,7 +44,7 @@ def compare_with_controls(
     """Return the gain of every method with its intervals, tests and harm.
 
     The best control is the one with the largest gain over the baseline; its columns exist only if it is not the
-    baseline itself. A column of corrected p-values exists only if one of them is below 1.
+    baseline itself. A column of corrected p-values exists only if a significant one can be reached and one is below 1.
 
     Args:
         images: Dice per image of the scorings of one group.
@@ -65,13 +66,26 @@ def compare_with_controls(
         P_TRANSFERS: st.holm([st.sign_flip_test(_means(found[method])) for method in methods]),
         P_IMAGES: st.holm([st.wilcoxon(_image_values(found[method])) for method in methods]),
     }
-    shown = {name: p for name, p in tests.items() if any(round(value, 3) < 1 for value in p)}
+    transfers = max((len(found[method]) for method in methods), default=0)
+    reachable = {P_TRANSFERS: len(methods) * 2 / 2**transfers, P_IMAGES: 0.0}  # the smallest corrected p
+    shown = {
+        name: p
+        for name, p in tests.items()
+        if reachable[name] <= SIGNIFICANT and any(round(value, 3) < 1 for value in p)
+    }
     for name, p in shown.items():
         for method, value in zip(methods, p, strict=True):
             cells[method] |= {name: p_value_cell(value)}
     compared = (OVER_CONTROL, CONTROL_INTERVAL) if over_control else ()
     columns = (GAIN, INTERVAL, *compared, OVER_IMAGES, *shown, *HARM)
-    return Gains(columns, cells, _note(baseline, best, tests, shown, len(methods)))
+    few = f"no test over transfers: with {transfers}, no p below {SIGNIFICANT:g} remains after Holm's correction"
+    return Gains(
+        columns,
+        cells,
+        _note(
+            baseline, best, tests, shown, {P_TRANSFERS: few} if reachable[P_TRANSFERS] > SIGNIFICANT else {}
+        ),
+    )
 
 
 def best_control(found: Differences, controls: Sequence[str], baseline: str) -> str:
@@ -118,8 +132,13 @@ def _gain(transfers: Sequence[TransferDifferences], lost: float) -> dict[str, Ce
 
 
 def _note(
-    baseline: str, best: str, tests: Mapping[str, Sequence[float]], shown: Mapping[str, object], count: int
+    baseline: str,
+    best: str,
+    tests: Mapping[str, Sequence[float]],
+    shown: Mapping[str, object],
+    omitted: Mapping[str, str],
 ) -> str:
+    """What the columns mean; `omitted` says why a test is not shown."""
     words = [f"against {baseline}"]
     if best != baseline:
         words.append(f"the best control is {best}")
@@ -131,8 +150,11 @@ def _note(
     for name, kind in kinds.items():
         if name in shown:
             words.append(f"{name}: {kind}, Holm-corrected over the methods")
+        elif name in omitted:
+            words.append(omitted[name])
         elif tests[name]:
-            words.append(f"by {kind}, Holm-corrected, none of {count} methods differs (every p is 1.000)")
+            none = f"none of {len(tests[name])} methods differs (every p is 1.000)"
+            words.append(f"by {kind}, Holm-corrected, {none}")
     return "; ".join(words)
 
 
