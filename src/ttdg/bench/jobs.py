@@ -14,7 +14,13 @@ LATER_RECIPE_FIELDS: Mapping[str, Any] = {"points": 40, "sampling": 4, "edges": 
 
 # The same for options of methods: option → the value, as text, that rows had before the option existed.
 LATER_OPTIONS: Mapping[str, Mapping[str, str]] = {
-    "universe": {"carrier": "'universe'", "agreeing": "False", "scales": "False"}
+    "universe": {
+        "carrier": "'universe'",
+        "agreeing": "False",
+        "scales": "False",
+        "places": "'equal'",
+        "fitted_share": "False",
+    }
 }
 
 # The same for fields of a scoring.

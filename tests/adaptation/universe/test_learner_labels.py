@@ -8,7 +8,7 @@ from ttdg.adaptation.site_learning.soft_labels import sharpen
 
 
 def test_the_students_first_labels_are_the_judges(source, away, quick):
-    adapter = source.adapt("universe", carried=0.0, weigh=False, first=0.5, **quick)
+    adapter = source.adapt("universe", carried=0.0, weigh="uniform", first=0.5, **quick)
     images = away(0, 3)
     adapter._remember(images)
     rows = torch.tensor([2, 0])
@@ -30,7 +30,8 @@ def test_the_students_first_labels_are_the_judges(source, away, quick):
 def test_carried_labels_have_the_largest_share_in_the_least_sure_image(source, away, quick, judged):
     adapter = source.adapt("universe", carried=0.6, first=0.25, **quick)
     adapter._remember(away(0, 3))
-    adapter.memory.columns["expected"][:3] = torch.tensor([0.9, 0.1, 0.5])
+    for column in ("expected", "value"):
+        adapter.memory.columns[column][:3] = torch.tensor([0.9, 0.1, 0.5])
     adapter.memory.columns["judged"][:3] = torch.tensor([255, 0]).view(2, 1, 1)  # background
     adapter.memory.columns["carried"][:3] = torch.tensor([0, 255]).view(2, 1, 1)  # structure
     rows = torch.arange(3)

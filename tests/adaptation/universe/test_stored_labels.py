@@ -21,7 +21,8 @@ def stored(expected, labels: int = 3, size: int = 8, seed: int = 0):
     judged = (3 * torch.randn(count, labels, size, size, generator=generator)).softmax(1)
     carried = (3 * torch.randn(count, labels, size // 4, size // 4, generator=generator)).softmax(1)
     memory = ImageMemory(None, 0)
-    memory.add(images, **notes(judged, torch.tensor(expected), carried, torch.ones(count)))
+    dice = torch.tensor(expected)
+    memory.add(images, **notes(judged, dice, carried, torch.ones(count), dice))
     return StoredLabels(memory), judged, carried
 
 
@@ -59,9 +60,8 @@ def test_labels_of_any_size_are_distributions(seed, size):
 def test_images_of_odd_size_keep_labels_of_their_last_row_and_column():
     judged = F.one_hot(torch.ones(1, 5, 5, dtype=torch.long), 2).movedim(-1, 1).float()
     carried = torch.ones(1, 2, 2, 2) / 2
-    assert notes(judged, torch.ones(1), carried, torch.ones(1))["judged"].tolist() == [
-        [[[0] * 3] * 3, [[255] * 3] * 3]
-    ]
+    one = torch.ones(1)
+    assert notes(judged, one, carried, one, one)["judged"].tolist() == [[[[0] * 3] * 3, [[255] * 3] * 3]]
 
 
 @given(expected=DICE)
@@ -88,7 +88,7 @@ def test_only_the_surer_half_is_certain_by_its_expected_dice(expected):
 
 @given(expected=DICE)
 @settings(max_examples=50, deadline=None)
-def test_weights_are_squares_of_the_expected_dice_with_mean_one(expected):
+def test_weights_are_squares_of_the_values_with_mean_one(expected):
     reader, *_ = stored(expected)
     squares = np.maximum(np.array(expected), LEAST) ** 2
     weights = reader.weights()

@@ -31,7 +31,7 @@ from ttdg.adaptation.adapter import Adapter, GradientAdapter, Images, Logits, Me
 from ttdg.adaptation.options import COUNT, HEAD, LR, POSITIVE, SEED, SHARE, STEPS, Option
 from ttdg.adaptation.site_learning import saved_state
 from ttdg.adaptation.site_learning.image_memory import ImageMemory
-from ttdg.adaptation.site_learning.soft_labels import Guide, guided, mirror_mean, sharpen, soft_label_loss
+from ttdg.adaptation.site_learning.soft_labels import guided, mirror_mean, sharpen, soft_label_loss
 from ttdg.adaptation.site_learning.strong_views import draw_views, strong_view
 from ttdg.networks import Classifier, batchnorm
 from ttdg.networks.averaging import ema_update
@@ -122,11 +122,11 @@ class SelfTraining(GradientAdapter):
         raw = self.memory.unit_images(rows)
         strong, grid = strong_view(raw, draw_views(len(raw), self.generator))
         views = (self.memory.network_input(images, rows) for images in (raw, strong))
-        self.loss = self._replay(self._step, *views, grid, *(self._guide(rows) or ()))
+        self.loss = self._replay(self._step, *views, grid, *self._guide(rows))
 
-    def _guide(self, rows: Int[Tensor, " n"]) -> Guide | None:
-        """Return labels of the drawn images to blend with the teacher's, and weights of their pixels, or None."""
-        return None
+    def _guide(self, rows: Int[Tensor, " n"]) -> tuple[Tensor, ...]:
+        """Return what `_guided` needs of the drawn images: a `Guide`, and what a subclass adds; nothing here."""
+        return ()
 
     def _step(self, weak: Images, strong: Images, grid: Float[Tensor, "b h w 2"], *guide: Tensor) -> Tensor:
         """Update the student on strong views, let the teacher follow, and return the loss.
@@ -140,12 +140,18 @@ class SelfTraining(GradientAdapter):
                 batches = [torch.cat(batches)]
             logits = torch.cat([self._logits(self._teacher_pass, images) for images in batches])
             labels = self._sharpen(mirror_mean(logits, self.head))
-            moved, weights = guided(labels, grid, *guide)
+            moved, weights = self._guided(labels, grid, *guide)
         with torch.enable_grad():
             loss = self.objective(self._logits(self._student_pass, strong), moved, weights=weights)
         self._update(loss)
         ema_update(self._average, self.parameters, self._rate * self.loss.isfinite())
         return self.loss
+
+    def _guided(
+        self, labels: Float[Tensor, "b l h w"], grid: Float[Tensor, "b h w 2"], *guide: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """The labels in the student's view, blended with those of the guide, and the weights of the pixels."""
+        return guided(labels, grid, *guide)
 
     def _sharpen(self, probabilities: Float[Tensor, "b l h w"]) -> Float[Tensor, "b l h w"]:
         return sharpen(probabilities, self.sharpness, self.head, self.keep_areas)

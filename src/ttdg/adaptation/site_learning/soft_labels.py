@@ -54,6 +54,15 @@ def _area_factors(probabilities: Labels, power: float, head: losses.Head) -> Flo
     return factors
 
 
+def place_weights(labels: Labels, reading: Labels) -> Weights:
+    """Weight of every pixel: the agreement Σ_l y_l r_l of two soft labels, divided by its mean over the image.
+
+    A reading that equals the labels gives Σ_l y_l², the confidence of the labels.
+    """
+    agreement = (labels * reading).sum(1, keepdim=True)
+    return agreement / agreement.mean((2, 3), keepdim=True).clamp(min=1e-6)
+
+
 def guided(labels: Labels, grid: Float[Tensor, "n h w 2"], *guide: Tensor) -> tuple[Labels, Weights | None]:
     """Blend labels with those of a `Guide`, if given, and move them and its weights to the student's view."""
     if not guide:

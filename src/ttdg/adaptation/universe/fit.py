@@ -13,8 +13,10 @@ from ttdg.adaptation.judge.fit import count_rounds, fit_judge
 from ttdg.adaptation.judge.regressor import Regressor, feature_matrix, fit_regressor
 from ttdg.adaptation.site_learning.home import HomeStatistics, describe
 from ttdg.adaptation.site_learning.image_memory import ImageMemory
+from ttdg.adaptation.universe.carried_share import CarriedShare
 from ttdg.adaptation.universe.learner import UniverseLearner
 from ttdg.adaptation.universe.site_judge import SITE_EVIDENCE, signal_names
+from ttdg.adaptation.universe.stored_labels import StoredLabels
 from ttdg.data import Arrays, Benchmark, normalise
 from ttdg.data.shifts import simulate
 from ttdg.metrics import dice, region_masks, region_probabilities
@@ -91,18 +93,20 @@ def fit_judges(
     )
     learner = UniverseLearner(
         copy.deepcopy(network), prior.to_part(), judge, evidence="all", random_universe=False, first=0.25, carried=0.5,
-        weigh=True, margin=0.0, warm_up=0, site_judge=False, lr=learning_rate, steps=1, folder_steps=learning_steps,
-        draw=learning_draw, capacity=HOSPITAL, momentum=0.99, sharpness=2.0, keep_areas=True, dice=True,
-        head="softmax", seed=seed,
+        weigh="expected", agreeing=False, places="equal", margin=0.0, warm_up=0, site_judge=False, lr=learning_rate,
+        steps=1, folder_steps=learning_steps, draw=learning_draw, capacity=HOSPITAL, momentum=0.99, sharpness=2.0,
+        keep_areas=True, dice=True, head="softmax", seed=seed,
     )  # fmt: skip
-    evidence, done = [], count_rounds(held_out, draws)
+    evidence, share, done = [], CarriedShare(), count_rounds(held_out, draws)
     for number, (images, labels) in enumerate(simulated_hospitals(held_out, hospitals, seed, device), 1):
         batches = normalise(images, benchmark.normalisation).split(BATCH)
         learner.reset()
         learner.learn_always(batches)
         evidence.append(site_evidence(learner, zip(batches, labels.split(BATCH), strict=True), benchmark))
+        share.add(StoredLabels(learner.memory), labels)
         progress(done + number)
-    return with_site_judge(judge, evidence, seed)
+    learning = {**learning, "carried": share.best()}
+    return with_site_judge(replace(judge, settings={**judge.settings, "learning": learning}), evidence, seed)
 
 
 def count_fit_rounds(held_out: Mapping[str, Arrays], draws: int | None = None, hospitals: int = 8) -> int:

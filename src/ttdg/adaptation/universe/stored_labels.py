@@ -1,4 +1,4 @@
-"""What the memory keeps of each image besides its pixels: two kinds of labels, expected Dice, and a belief."""
+"""What the memory keeps of each image besides its pixels: two kinds of labels, expected Dice, belief and value."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from ttdg.adaptation.site_learning.image_memory import ImageMemory
 
 STRIDE = 2  # of the judge's labels, in pixels
-LEAST = 0.05  # lower bound of an expected Dice, so that every image has some weight
+LEAST = 0.05  # lower bound of a value, so that every image has some weight
 
 Rows = Int[Tensor, " n"]
 
@@ -20,10 +20,12 @@ def notes(
     expected: Float[Tensor, " b"],
     carried: Float[Tensor, "b l y x"],
     belief: Float[Tensor, " b"],
+    value: Float[Tensor, " b"],
 ) -> dict[str, Tensor]:
-    """The columns of a batch: label probabilities as bytes, the expected Dice, and the belief in carried labels."""
+    """The columns of a batch: label probabilities as bytes, expected Dice, belief in carried labels, and value."""
     small = as_bytes(F.avg_pool2d(judged, STRIDE, ceil_mode=True))
-    return {"judged": small, "expected": expected.float(), "carried": as_bytes(carried), "belief": belief}
+    numbers = {"expected": expected.float(), "belief": belief, "value": value.float()}
+    return {"judged": small, "carried": as_bytes(carried), **numbers}
 
 
 def as_bytes(probabilities: Float[Tensor, "b l y x"]) -> UInt8[Tensor, "b l y x"]:
@@ -53,6 +55,6 @@ class StoredLabels:
         return torch.where(self.ranks() > 0.5, self.expected, 0.0)
 
     def weights(self) -> Float[Tensor, " n"]:
-        """Squares of the expected Dice, divided by their mean."""
-        squares = self.expected.clamp(LEAST, 1).square()
+        """Squares of the values of the images, divided by their mean."""
+        squares = self.memory.columns["value"][: len(self.memory)].clamp(LEAST, 1).square()
         return squares / squares.mean()

@@ -1,0 +1,169 @@
+"""Self-training whose labels the judge corrects, and the labels that sure images carry to unsure ones."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ttdg.adaptation import losses
+from ttdg.adaptation.adapter import Images
+from ttdg.adaptation.site_learning.image_memory import ImageMemory
+from ttdg.adaptation.site_learning.self_training import SelfTraining
+from ttdg.adaptation.site_learning.soft_labels import mirror_mean, place_weights, sharpen
+from ttdg.adaptation.universe.belief import belief
+from ttdg.adaptation.universe.carriers import Carrier, CellBatch, CellLabels
+from ttdg.adaptation.universe.image_weights import ImageWeights, confidence, consistency
+from ttdg.adaptation.universe.source_reading import SourceReader, SourceReading
+from ttdg.adaptation.universe.stored_labels import StoredLabels, as_bytes, notes
+
+Places = Literal["equal", "universe", "confidence"]  # how pixels are weighted
+
+CHUNK = 16  # images of a pass over the memory
+REFRESHES = 3  # of the carried labels while a folder is learned
+
+
+class GuidedLearner(SelfTraining):
+    """Learns from the judge's labels first, then from the teacher's, with labels carried along the matching.
+
+    `reader` predicts with the source network, whose weights never change. For each stored image the memory keeps the
+    judge's labels and expected Dice, and the labels that the `carrier` brings from sure images.
+    """
+
+    def __init__(
+        self, network: nn.Module, reader: SourceReader, carrier: Carrier, *, first: float, carried: float,
+        weigh: ImageWeights, agreeing: bool, places: Places, **learning: Any,
+    ) -> None:  # fmt: skip
+        self.reader, self.carrier = reader, carrier
+        self.first, self.carried, self.agreeing = first, carried, agreeing
+        self.weigh, self.places = weigh, places
+        self.steps_taken = torch.zeros(2, dtype=torch.long)  # all, and those at the last refresh
+        super().__init__(network, **learning)
+
+    def carry_labels(self, site: Iterable[Float[Tensor, "_b c h w"]]) -> StoredLabels:
+        """Store a whole site and carry the judge's labels of its sure images to all images, without learning."""
+        self._store_site(site)
+        if len(self.memory):
+            self._refresh()
+        return StoredLabels(self.memory)
+
+    def _store_site(self, site: Iterable[Float[Tensor, "_b c h w"]]) -> None:
+        self.memory = ImageMemory(None, self.seed)
+        for images in site:
+            self._remember(images)
+
+    def _remember(self, images: Images) -> None:
+        self._store(images, self.reader.read(images))
+
+    @torch.no_grad()
+    def _store(self, images: Images, reading: SourceReading) -> None:
+        judged, carried = reading.logits.softmax(1), self.carrier.carry(reading.features)
+        believed = self._belief(carried, F.interpolate(judged, size=carried.shape[2:], mode="area"))
+        dice = reading.assessment.dice
+        value = self._value(images, judged, dice)
+        self.memory.add(images, **notes(judged, dice, carried, believed, value))
+
+    def _value(
+        self, images: Images, judged: Float[Tensor, "b l h w"], expected: Float[Tensor, " b"]
+    ) -> Float[Tensor, " b"]:
+        """How much each image counts, in [0, 1]."""
+        if self.weigh == "uniform":
+            return torch.ones_like(expected)
+        if self.weigh == "confidence":
+            return confidence(judged)
+        if self.weigh == "consistency":
+            logits = self._logits(self._teacher_pass, torch.cat([images, images.flip(3)]))
+            upright, mirrored = losses.probabilities(logits, self.head).chunk(2)
+            return consistency(upright, mirrored.flip(3))
+        return expected
+
+    def _learn(self) -> None:
+        used = self.carried or self.places == "universe"
+        since = int(self.steps_taken[0] - self.steps_taken[1])
+        if used and (not self.steps_taken[0] or since >= max(1, self.folder_steps // REFRESHES)):
+            self._refresh()
+        super()._learn()
+        self.steps_taken[0] += 1
+
+    @torch.no_grad()
+    def _refresh(self) -> None:
+        """Carry the labels of the sure images of the site to all stored images."""
+        certainty, parts = StoredLabels(self.memory).certainty(), torch.arange(len(self.memory)).split(CHUNK)
+        cells = [self._cell_labels(rows) for rows in parts]
+
+        def site() -> Iterator[
+            CellBatch
+        ]:  # features are computed again, because those of an image take a megabyte
+            for rows, labels in zip(parts, cells, strict=True):
+                features = self.reader.features(self._stored_images(rows))
+                yield CellBatch(features, labels, certainty[rows.to(certainty.device)])
+
+        self.carrier.refresh(site)
+        for rows, labels in zip(parts, cells, strict=True):
+            carried = self.carrier.carry(self.reader.features(self._stored_images(rows)))
+            here = rows.to(carried.device)
+            self.memory.columns["carried"][here] = as_bytes(carried)
+            self.memory.columns["belief"][here] = self._belief(carried, labels)
+        self.steps_taken[1] = self.steps_taken[0]
+
+    def _cell_labels(self, rows: Int[Tensor, " n"]) -> Float[Tensor, "n l y x"]:
+        """Labels of stored images on the node grid: the judge's before the first step, later the teacher's."""
+        size = self.memory.columns["carried"].shape[2:]
+        if not self.steps_taken[0]:
+            return StoredLabels(self.memory).labels("judged", rows, size)
+        labels = self._mirrored(self._stored_images(rows))
+        return F.interpolate(labels, size=size, mode="area")
+
+    def _belief(self, carried: CellLabels, labels: CellLabels) -> Float[Tensor, " n"]:
+        """Weight of the carried labels of each image, in [0, 1]."""
+        if not self.agreeing:
+            return torch.ones(len(carried), device=carried.device)
+        return belief(carried, labels, self.reader.judge.regions)
+
+    @torch.no_grad()
+    def _guide(self, rows: Int[Tensor, " n"]) -> tuple[Tensor, ...]:
+        """The judge's labels during the first steps; labels carried to unsure images; weights of the images.
+
+        If pixels are weighted by the universe, the carried labels follow as its reading.
+        """
+        stored, size = StoredLabels(self.memory), self.memory.pixels.shape[2:]
+        carried = stored.labels("carried", rows, size)
+        labels = sharpen(carried, self.sharpness, self.head)
+        on_device = rows.to(labels.device)
+        share = self.carried * (1 - stored.ranks()[on_device]) * self.memory.note("belief", rows)
+        share = share[:, None, None, None]
+        if self.steps_taken[0] < self.first * self.folder_steps:
+            judged = self._sharpen(stored.labels("judged", rows, size))
+            labels, share = judged.lerp(labels, share), torch.ones_like(share)
+        weights = stored.weights()[on_device][:, None, None, None].expand(-1, 1, *size).contiguous()
+        return labels, share, weights, *([carried] if self.places == "universe" else [])
+
+    def _guided(
+        self, labels: Float[Tensor, "b l h w"], grid: Float[Tensor, "b h w 2"], *guide: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Labels and weights in the student's view; pixels count as the option `places` says."""
+        others, share, weights, *reading = guide
+        if self.places != "equal":
+            weights = weights * place_weights(labels, reading[0] if reading else labels)
+        return super()._guided(labels, grid, others, share, weights)
+
+    def _mirrored(self, images: Images) -> Float[Tensor, "b l h w"]:
+        """The teacher's probabilities, averaged over the image and its mirror image."""
+        return mirror_mean(self._logits(self._teacher_pass, torch.cat([images, images.flip(3)])), self.head)
+
+    def _stored_images(self, rows: Int[Tensor, " n"]) -> Images:
+        return self.memory.network_input(self.memory.unit_images(rows), rows)
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Return to the source, and forget all images and what they carried."""
+        super().reset()
+        self.reader.judge.reset()
+        self.carrier.reset()
+        self.steps_taken.zero_()
+
+    def _tensors(self) -> dict[str, Tensor]:
+        own = {**self.carrier.tensors(), "steps": self.steps_taken}
+        return super()._tensors() | {f"universe.{name}": value for name, value in own.items()}
