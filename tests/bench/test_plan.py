@@ -125,7 +125,10 @@ MISTAKEN_PARTS = [
     ({"tasd-r": {"steps": 10.0}}, "a whole number, at least 1, not 10.0"),
     ({"judge": {"draws": 0}}, "draws of part 'judge' must be a whole number, at least 1, not 0"),
     ({"judge": {"mixing_steps": "5"}}, "mixing_steps of part 'judge' must be a whole number"),
-    ({"judge": {"readings": "five"}}, "readings of part 'judge' must be one of two, four, seven, not 'five'"),
+    (
+        {"judge": {"readings": "five"}},
+        "readings of part 'judge' must be one of two, four, seven, eight, not 'five'",
+    ),
     ({"judge": {"readings": ["four"]}}, "readings of part 'judge' must be one of"),
     ({"judge": {"controls": 1}}, "controls of part 'judge' must be bool, such as False, not 1"),
 ]

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from ttdg.adaptation.site_learning.image_memory import ImageMemory
 from ttdg.adaptation.site_learning.soft_labels import place_weights
 from ttdg.adaptation.universe.carried_share import CarriedShare
-from ttdg.adaptation.universe.image_weights import confidence, consistency
+from ttdg.adaptation.universe.image_weights import mirror_consistency, structure_confidence
 from ttdg.adaptation.universe.stored_labels import StoredLabels, notes
 from ttdg.errors import UserError
 
@@ -32,23 +32,23 @@ def some_labels(
 @settings(max_examples=25, deadline=None)
 def test_confidence_is_the_mean_of_the_largest_probability_inside_the_structures(seed):
     P = some_labels(seed)
-    for value, p in zip(confidence(P).tolist(), P, strict=True):
+    for value, p in zip(structure_confidence(P).tolist(), P, strict=True):
         inside = p.argmax(0) > 0
         assert value == pytest.approx(p.amax(0)[inside].mean().item(), abs=1e-4)
 
 
 def test_an_image_without_a_structure_has_the_confidence_of_its_background():
     P = torch.tensor([0.9, 0.1]).view(1, 2, 1, 1).expand(1, 2, 4, 4)
-    assert confidence(P).item() == pytest.approx(0.9, abs=1e-5)
+    assert structure_confidence(P).item() == pytest.approx(0.9, abs=1e-5)
 
 
 @given(seed=SEEDS)
 @settings(max_examples=25, deadline=None)
 def test_a_prediction_is_fully_consistent_with_itself_and_less_with_another(seed):
     P, other = some_labels(seed), some_labels(seed + 1000)
-    assert torch.allclose(consistency(P, P), torch.ones(3), atol=1e-5)
-    both = consistency(P, other)
-    assert torch.allclose(both, consistency(other, P))
+    assert torch.allclose(mirror_consistency(P, P), torch.ones(3), atol=1e-5)
+    both = mirror_consistency(P, other)
+    assert torch.allclose(both, mirror_consistency(other, P))
     assert (both < 1).all()
     assert (both >= 0).all()
 

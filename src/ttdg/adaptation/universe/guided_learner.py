@@ -15,7 +15,7 @@ from ttdg.adaptation.site_learning.self_training import SelfTraining
 from ttdg.adaptation.site_learning.soft_labels import mirror_mean, place_weights, sharpen
 from ttdg.adaptation.universe.belief import belief
 from ttdg.adaptation.universe.carriers import Carrier, CellBatch, CellLabels
-from ttdg.adaptation.universe.image_weights import ImageWeights, confidence, consistency
+from ttdg.adaptation.universe.image_weights import ImageWeights, mirror_consistency, structure_confidence
 from ttdg.adaptation.universe.source_reading import SourceReader, SourceReading
 from ttdg.adaptation.universe.stored_labels import StoredLabels, as_bytes, notes
 
@@ -72,11 +72,11 @@ class GuidedLearner(SelfTraining):
         if self.weigh == "uniform":
             return torch.ones_like(expected)
         if self.weigh == "confidence":
-            return confidence(judged)
+            return structure_confidence(judged)
         if self.weigh == "consistency":
             logits = self._logits(self._teacher_pass, torch.cat([images, images.flip(3)]))
             upright, mirrored = losses.probabilities(logits, self.head).chunk(2)
-            return consistency(upright, mirrored.flip(3))
+            return mirror_consistency(upright, mirrored.flip(3))
         return expected
 
     def _learn(self) -> None:
