@@ -92,6 +92,7 @@ def match_images(model: Model, arrays: Arrays) -> dict[str, Any]:
             for i in range(len(images))
         ],
         "side": images.shape[-1],
+        "tissues": list(model.card.benchmark.labels),
         "ways": {name: _way(matches, tissues) for name, matches in ways.items()},
     }
 

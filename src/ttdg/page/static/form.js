@@ -30,6 +30,11 @@ for (const name of ["dragover", "dragleave", "drop"]) drop.addEventListener(name
   if (name === "drop") choose(event.dataTransfer.files);
 });
 
+for (const button of form.querySelectorAll("[data-folder]")) button.addEventListener("click", () => {
+  form.elements.namedItem("folder").value = button.dataset.folder;
+  for (const other of form.querySelectorAll("[data-folder]")) other.setAttribute("aria-pressed", String(other === button));
+});
+
 async function upload(id) {
   const queue = [...waiting], refused = [];
   let done = 0;
@@ -49,7 +54,7 @@ async function upload(id) {
 
 form.addEventListener("submit", async event => {
   event.preventDefault();
-  const button = form.querySelector("button"), values = Object.fromEntries(new FormData(form));
+  const button = form.querySelector("button.primary"), values = Object.fromEntries(new FormData(form));
   trouble.textContent = "";
   if (!waiting.length && !values.folder) { trouble.textContent = "Choose images, or name a folder."; return; }
   button.disabled = true;

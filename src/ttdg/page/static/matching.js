@@ -108,7 +108,10 @@ function highlight(at) {
   const found = data.images.map((other, j) => [other, j === i ? n : partners(i, n, j)]).filter(([other, k]) => other !== image && k !== null);
   for (const [other, k] of found) group.append(line(from, place(other, other.nodes[k]), node.tissue === other.nodes[k].tissue, true), ring(place(other, other.nodes[k])));
   group.append(ring(from));
-  document.getElementById("measures").dataset.lands = found.length;
+  const same = found.filter(([other, k]) => other.nodes[k].tissue === node.tissue).length;
+  const name = way === "prior" && node.point >= 0 ? `Universe point ${node.point}, ` : "Node in ";
+  document.getElementById("lands").textContent = `${name}${data.tissues[node.tissue]} of ${image.file}: `
+    + (found.length ? `lands in ${found.length} of ${data.images.length - 1} other images, in the same tissue in ${same}.` : "lands in no other image.");
 }
 
 function measures() {
