@@ -154,3 +154,12 @@ def test_html_in_the_names_of_a_run_is_escaped(settings, finished, browse, tmp_p
             assert "<script>alert" not in answer.text
             assert "<img src=x" not in answer.text
         assert "&lt;img src=x" in browser.get("/runs").text
+
+
+def test_an_image_with_too_many_pixels_is_set_aside(settings, browse, images):
+    small = dataclasses.replace(settings, most_pixels=1000)
+    with browse(small) as browser:
+        identifier = browser.new_site(small, images, method="source")
+        assert browser.wait(identifier) == "done"
+        assert "Set aside" in browser.get(f"/sites/{identifier}/images/{image_key('00.png')}").text
+        assert not (small.work / "sites" / identifier / "shown" / f"{image_key('00.png')}.jpg").exists()
