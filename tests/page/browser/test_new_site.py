@@ -8,9 +8,11 @@ import zipfile
 import numpy as np
 from PIL import Image
 
-
-def verdict(page, row):
-    return page.locator("#queue li").nth(row).get_attribute("data-verdict")
+DROPPED = """() => {
+  const dropped = new DataTransfer();
+  for (const name of ["a.png", "b.png"]) dropped.items.add(new File(["x"], name));
+  return dropped;
+}"""
 
 
 def test_a_site_is_learned_and_reviewed_with_the_keyboard_alone(server, hospitals, tab, shots, tmp_path):
@@ -75,6 +77,8 @@ def test_dropped_images_are_learned_and_wrong_or_large_files_are_refused(
     good = sorted((hospitals / "summit" / "images").iterdir())[:3]
     page = tab()
     page.goto(server.url)
+    page.dispatch_event("#drop", "drop", {"dataTransfer": page.evaluate_handle(DROPPED)})
+    page.wait_for_selector("#chosen:has-text('2 files')")
     write_dicom(tmp_path / "eye.dcm", np.asarray(Image.open(good[0]).convert("RGB")), colour=True)
     page.set_input_files("#files", [*good, tmp_path / "<b>notes.png", large, tmp_path / "eye.dcm"])
     assert "6 files" in page.locator("#chosen").inner_text()
