@@ -72,7 +72,8 @@ def test_an_unusable_image_is_expected_to_have_no_overlap(ready):
     adapter(images)
     found = adapter.assessment()
     assert [i for i, choice in enumerate(found.choices) if choice != UNUSABLE] == places
-    assert found.dice[1] == 0
+    assert found.dice[1] == found.unadapted[1] == 0
+    assert (found.unadapted[places] > 0).all()
     adapter(good(0))
     assert UNUSABLE not in adapter.assessment().choices
     adapter.reset()

@@ -149,7 +149,8 @@ def test_a_self_assessing_method_gives_the_expected_dice_of_every_mask(
         def assessment(self):
             odd = torch.arange(self.count) % 2 == 1
             choices = tuple("mixed" if other else "plain" for other in odd)
-            return Assessment(choices, torch.where(odd, 0.9, 0.5), torch.full((self.count,), 0.2))
+            dice = torch.where(odd, 0.9, 0.5)
+            return Assessment(choices, dice, torch.full((self.count,), 0.2), dice - 0.1)
 
     method = Method(Judging, "", "nothing", "EVAL", False, 1, 0, "before", "source-free", "", "")
     monkeypatch.setitem(METHODS, "judging", method)
@@ -162,6 +163,7 @@ def test_a_self_assessing_method_gives_the_expected_dice_of_every_mask(
         low, middle, high = (float(row[f"expected_{name}"]) for name in ("low", "dice", "high"))
         assert (middle, low) == pytest.approx((0.5, 0.3) if row["reading"] == "plain" else (0.9, 0.7))
         assert high <= 1
+        assert float(row["expected_unadapted"]) == pytest.approx(middle - 0.1)
 
 
 @pytest.mark.parametrize("method", ["source", "tent"])

@@ -62,15 +62,19 @@ def test_nodes_that_share_a_point_are_partners_in_both_directions(found):
 @pytest.mark.slow
 def test_half_of_the_images_are_sure_and_carry_labels_to_all(demo, arrays):
     carried = carried_labels(demo, arrays)
-    assert len(carried) == 3
-    assert 0 < sum(image["sure"] for image in carried) < 3
-    assert all(set(image["contours"]) == set(demo.card.benchmark.regions) for image in carried)
+    assert carried.keys() == {"prior", "features"}
+    for images in carried.values():
+        assert len(images) == 3
+        assert 0 < sum(image["sure"] for image in images) < 3
+        assert all(set(image["contours"]) == set(demo.card.benchmark.regions) for image in images)
+    contours = [[image["contours"] for image in images] for images in carried.values()]
+    assert contours[0] != contours[1]
 
 
 def test_a_model_without_a_prior_says_what_is_missing(disc_model, arrays):
     with pytest.raises(UserError, match="prior"):
         match_images(disc_model, arrays)
-    assert carried_labels(disc_model, arrays) == []
+    assert carried_labels(disc_model, arrays) == {}
 
 
 def test_the_page_asks_for_a_site_first(browser):

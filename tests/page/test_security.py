@@ -1,7 +1,9 @@
 import dataclasses
 
 import pytest
+from typer.testing import CliRunner
 
+from ttdg.cli import app
 from ttdg.errors import UserError
 from ttdg.page import PageSettings
 from ttdg.page.uploads import safe_name
@@ -109,3 +111,33 @@ def test_a_long_uploaded_name_is_cut_and_keeps_its_suffix():
     name = safe_name("é" * 300 + ".tiff")
     assert len(name.encode()) <= 160
     assert name.endswith(".tiff")
+
+
+@pytest.mark.parametrize(
+    ("host", "given", "asked"), [("127.0.0.1", "", False), ("0.0.0.0", "", True), ("127.0.0.1", "mine", True)]
+)
+def test_the_command_makes_a_token_for_other_hosts_than_loopback(
+    tmp_path, monkeypatch, model_folder, host, given, asked
+):
+    served = []
+    monkeypatch.setattr("uvicorn.Server.run", lambda server, sockets: served.append(server.config.app))
+    monkeypatch.setenv("TTDG_TOKEN", given)
+    words = [
+        "serve",
+        "--host",
+        host,
+        "--port",
+        "0",
+        "--model",
+        str(model_folder),
+        "--work",
+        str(tmp_path / "work"),
+    ]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    token = result.output.partition("?token=")[2].split("\n")[0]
+    assert served[0].settings.token == token
+    assert (len(token) >= 32) == (asked and not given)
+    assert bool(token) == asked
+    if host != "127.0.0.1":
+        assert served[0].settings.folders == ()  # nothing of the server can be named unless --images says so

@@ -50,7 +50,8 @@ def test_names_with_html_are_escaped_everywhere(browser, site):
     for address in (
         "/",
         f"/sites/{site}",
-        f"/sites/{site}/rows",
+        f"/sites/{site}/findings",
+        f"/matching?site={site}",
         f"/sites/{site}/images/{key}",
     ):
         text = browser.get(address).text

@@ -68,6 +68,9 @@ class Assessment:
     choices: tuple[str, ...]  # name of the candidate that was chosen for each image
     dice: Float[Tensor, " b"]  # predicted Dice of the answer
     half_width: Float[Tensor, " b"]  # half the width of the 80 % interval of `dice`
+    unadapted: Float[Tensor, " b"] | None = (
+        None  # predicted Dice of the answer that is kept if no gain is expected
+    )
 
 
 @runtime_checkable

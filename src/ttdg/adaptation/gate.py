@@ -136,7 +136,7 @@ class GatedAdapter(SiteLearner, SelfAssessing, Remarking):
                 x.gather(1, pick.to(x.device))[:, 0] for x in (expected.dice, expected.half_width)
             )
             names = tuple("source, rolled back" if bad else "adapted" for bad in rejected)
-            self._last = Assessment(names, dice, half_width)
+            self._last = Assessment(names, dice, half_width, expected.dice[:, UNADAPTED])
 
     def assessment(self) -> Assessment | None:
         """The expected Dice of the last answers; None without a judge."""

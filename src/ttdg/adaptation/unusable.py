@@ -83,12 +83,15 @@ class _Guarded:
         if rows is None:
             return known
         dice = torch.zeros(len(rows), device=rows.device, dtype=torch.float64)
-        half_width, choices = torch.ones_like(dice), [UNUSABLE] * len(rows)
+        half_width, choices, unadapted = torch.ones_like(dice), [UNUSABLE] * len(rows), None
         if known is not None and len(known.choices) == int(rows.sum()):
             dice[rows], half_width[rows] = known.dice.to(dice), known.half_width.to(dice)
             for row, choice in zip(rows.nonzero()[:, 0].tolist(), known.choices, strict=True):
                 choices[row] = choice
-        return Assessment(tuple(choices), dice, half_width)
+            if known.unadapted is not None:
+                unadapted = torch.zeros_like(dice)
+                unadapted[rows] = known.unadapted.to(dice)
+        return Assessment(tuple(choices), dice, half_width, unadapted)
 
     def reset(self) -> None:
         """Reset the adapter."""

@@ -40,7 +40,7 @@ def demo_command(
     typer.echo(f"picture: {result.picture}\npage:    {result.page}")
     typer.echo(
         f"\nsee {result.target} learned, image by image, in a browser:\n    {_this_command()} serve --images "
-        f"{result.data}\nand choose the folder {result.data / result.target / 'images'}"
+        f"{result.data}\nand choose {result.target} there"
     )
 
 

@@ -89,12 +89,12 @@ def serve_command(
         raise UserError(
             f"cannot listen on {host}, port {port} ({error.strerror}); choose another --port"
         ) from None
-    app = create_app(settings)
+    config = uvicorn.Config(
+        create_app(settings), log_level="warning", access_log=False, timeout_graceful_shutdown=1
+    )
+    config.load()  # now, so that the first visitor does not wait for it
     listening.listen()  # from here on, connections wait for the server
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listening.getsockname()[1]}/" + (f"?token={token}" if token else "")
     typer.echo(f"{address}\nCtrl-C ends the page; interrupted sites continue when it is opened again")
-    server = uvicorn.Server(
-        uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
-    )
-    server.run(sockets=[listening])
+    uvicorn.Server(config).run(sockets=[listening])

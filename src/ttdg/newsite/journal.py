@@ -41,6 +41,7 @@ class JournalEntry:
     expected_dice: float | None = None  # its expected Dice …
     expected_low: float | None = None  # … and the 80 % interval
     expected_high: float | None = None
+    expected_unadapted: float | None = None  # expected Dice of the answer that is kept if no gain is expected
     gate: str = ""  # "accepted", or why the source's answer was used instead
     review: int | None = None  # place in the order of review, in the manifest only
     remark: str = ""  # what the method says about its treatment of the site

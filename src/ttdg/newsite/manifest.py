@@ -112,6 +112,7 @@ def _rows_by_input(journal: Journal, images: Sequence[InputFile]) -> dict[str, J
             foreground=_mean(answered, "foreground"), confidence=_mean(answered, "confidence"),
             expected_dice=_mean(answered, "expected_dice"),
             expected_low=_mean(answered, "expected_low"), expected_high=_mean(answered, "expected_high"),
+            expected_unadapted=_mean(answered, "expected_unadapted"),
             unusual="; ".join(sorted({frame.unusual for frame in answered if frame.unusual})),
             reading=", ".join(sorted({frame.reading for frame in answered if frame.reading})),
             status="kept" if all(frame.status == "kept" for frame in answered) else "segmented",

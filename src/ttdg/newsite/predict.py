@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import ttdg
-from ttdg.adaptation import METHODS, Resumable, SiteLearner, build_adapter
+from ttdg.adaptation import METHODS, Adapter, Resumable, SiteLearner, build_adapter
 from ttdg.adaptation.adapter import Progress
 from ttdg.adaptation.gate import gate as put_gate
 from ttdg.checkpoints import Model
@@ -74,6 +74,7 @@ def predict(
     learning: Progress = lambda done, total: None,
     answered: Answered = lambda batch, logits: None,
     chosen: Callable[[MethodChoice, Drift | None], None] = lambda choice, drift: None,
+    prepared: Callable[[Adapter], None] = lambda adapter: None,
 ) -> FolderResult:
     """Segment every image of a folder, at any depth, with a model that adapts to the images.
 
@@ -118,6 +119,7 @@ def predict(
         learning: Called, in the stream `folder`, with the number of finished steps and the number of all steps.
         answered: Called with each batch and its logits, before the masks of the batch are written.
         chosen: Called once, before anything is written, with the method and the drift, if `auto` measured it.
+        prepared: Called once with the adapter, without its gate, before it sees an image. It must not be changed.
     """
     if model.card.benchmark.task == "classification":
         raise UserError(
@@ -136,6 +138,7 @@ def predict(
     method = choice.method
     # A wrong request raises here, before anything is written.
     adapter = build_adapter(model, method, options, views)
+    prepared(adapter)
     if stream not in (None, "online", "folder"):
         raise UserError(f"a folder is answered in the stream 'online' or 'folder', not {stream!r}")
     declared = METHODS[method]

@@ -232,12 +232,15 @@ def _expected_fields(assessment: Assessment | None, count: int) -> list[dict[str
     if assessment is None:
         return [{}] * count
     dice, half_width = (values.clamp(0, 1).tolist() for values in (assessment.dice, assessment.half_width))
+    known = assessment.unadapted
+    unadapted = [None] * count if known is None else known.clamp(0, 1).tolist()
     return [
         {
             "reading": choice,
             "expected_dice": middle,
             "expected_low": max(0.0, middle - half),
             "expected_high": min(1.0, middle + half),
+            "expected_unadapted": other,
         }
-        for choice, middle, half in zip(assessment.choices, dice, half_width, strict=True)
+        for choice, middle, half, other in zip(assessment.choices, dice, half_width, unadapted, strict=True)
     ]

@@ -44,7 +44,7 @@ def create_app(settings: PageSettings) -> Any:
     return Guard(app, settings, load_secret(settings.work))
 
 
-def static(name: str) -> Response:
+async def static(name: str) -> Response:
     """Return a style sheet or a script of the package."""
     if name not in STATIC:
         return Response(status_code=404)

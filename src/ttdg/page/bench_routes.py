@@ -9,7 +9,7 @@ from fastapi.responses import FileResponse
 
 from ttdg.errors import UserError
 from ttdg.page.html import page, workspace_of
-from ttdg.page.runs import FILTERS, MEAN, count_records, open_run
+from ttdg.page.runs import FILTERS, count_records, open_run
 from ttdg.page.worst import draw_worst, drawing_plan
 from ttdg.report.aggregate import select_group
 from ttdg.report.figures.answers import folder_with_models
@@ -31,15 +31,14 @@ def show_run(request: Request, number: int) -> Response:
     """The tables and plots of a run, as far as it is."""
     folder = _folder(request, number)
     counts, wanted = count_records(folder), {name: request.query_params.get(name, "") for name in FILTERS}
-    values: dict[str, Any] = {"shown": [], "choices": {}, "groups": [], "trouble": ""}
+    values: dict[str, Any] = {"shown": [], "choices": {}, "trouble": ""}
     try:
         run = open_run(folder)
-        shown = run.filtered(wanted)
-        groups = list(dict.fromkeys(item.group for item in shown if item.group is not None))
-        values |= {"shown": shown, "choices": run.choices(), "groups": groups}
+        values |= {"shown": run.filtered(wanted), "choices": run.choices()}
     except UserError as error:  # no record yet
         values["trouble"] = str(error)
-    return page(request, "run.html", number=number, counts=counts, wanted=wanted, mean=MEAN, **values)
+    runs = [count_records(other) for other in workspace_of(request).settings.runs]
+    return page(request, "run.html", number=number, counts=counts, wanted=wanted, runs=runs, **values)
 
 
 @router.get("/{number}/state")

@@ -26,32 +26,38 @@ def image_key(file: str) -> str:
 
 
 def show_batch(folder: Path, batch: NewBatch, source: Logits, adapted: Logits, benchmark: Benchmark) -> None:
-    """Write the preview, the thumbnail and both contours of each image of a batch."""
+    """Write the previews and both contours of each image of a batch."""
     for image, before, after in zip(batch.files, source, adapted, strict=True):
-        _show(folder, image, before, after, benchmark)
+        write_previews(folder, image)
+        outlines = draw_outlines(image, before, after, benchmark)
+        write_text(folder / f"{image_key(image.file)}.json", json.dumps(outlines))
 
 
-def _show(
-    folder: Path,
-    image: NewImage,
-    source: Float[torch.Tensor, "l s s"],
-    adapted: Float[torch.Tensor, "l s s"],
-    benchmark: Benchmark,
-) -> None:
+def write_previews(folder: Path, image: NewImage) -> None:
+    """Write the preview and the thumbnail of an image."""
     assert image.picture is not None
     key, picture = image_key(image.file), Image.fromarray(image.picture)
     for side, suffix in ((THUMBNAIL, ".small.jpg"), (PREVIEW, ".jpg")):
         _save_jpeg(folder / f"{key}{suffix}", picture, side)
+
+
+def draw_outlines(
+    image: NewImage,
+    source: Float[torch.Tensor, "l s s"],
+    adapted: Float[torch.Tensor, "l s s"],
+    benchmark: Benchmark,
+) -> dict[str, Any]:
+    """Return both contours of an image, in pixels of its preview, and how far they agree."""
+    assert image.picture is not None
     height, width = _fitted(image.picture.shape[:2], PREVIEW)
     before, after = (label_pixels(logits, (height, width))[0] for logits in (source, adapted))
-    outlines = {
+    return {
         "width": width,
         "height": height,
         "source": region_paths(before, benchmark),
         "adapted": region_paths(after, benchmark),
         "agreement": foreground_dice(before, after),
     }
-    write_text(folder / f"{key}.json", json.dumps(outlines))
 
 
 def read_outlines(folder: Path, key: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from ttdg.newsite import predict
 from ttdg.newsite.auto import MethodChoice
 from ttdg.page.contours import show_batch
 from ttdg.page.findings import DRIFT
+from ttdg.page.live import LearningView
 from ttdg.page.settings import PageSettings
 from ttdg.page.sites import OPEN, SiteRequest, SiteStore
 from ttdg.safety import Drift
@@ -34,6 +35,7 @@ class SiteProgress:
     total: int = 0
     learned: int = 0  # steps
     steps: int = 0
+    watched: int = 0  # the step whose contours were drawn last
 
 
 class SiteWorker:
@@ -103,9 +105,11 @@ class SiteWorker:
         """Segment the images of a site and return the remarks of the method."""
         model, folder = self.model(site.model), self.store.folder(site.id)
         counts = self._progress[site.id] = SiteProgress()
-        source = build_adapter(model, "source", {})
+        source, inputs = build_adapter(model, "source", {}), self.store.inputs(site)
+        live = LearningView(folder, model, inputs, self.settings.most_pixels)
 
         def check() -> None:
+            self.store.changes.report()
             if site.id in self._stopping:
                 raise Stopped
 
@@ -114,7 +118,8 @@ class SiteWorker:
             check()
 
         def learning(done: int, total: int) -> None:
-            counts.learned, counts.steps = done, total
+            live.draw(done, total)
+            counts.learned, counts.steps, counts.watched = done, total, live.step
             check()
 
         def answered(batch: NewBatch, logits: Logits) -> None:
@@ -127,8 +132,7 @@ class SiteWorker:
                 write_text(folder / DRIFT, json.dumps(drift.to_dict()))
 
         result = predict(
-            model, self.store.inputs(site), self.store.out(site), method=site.method,
-            most_pixels=self.settings.most_pixels, progress=progress, learning=learning, answered=answered,
-            chosen=chosen,
+            model, inputs, self.store.out(site), method=site.method, most_pixels=self.settings.most_pixels,
+            progress=progress, learning=learning, answered=answered, chosen=chosen, prepared=live.begin,
         )  # fmt: skip
         return " ".join(result.remarks)

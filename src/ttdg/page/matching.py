@@ -24,7 +24,7 @@ from ttdg.prior.correspondence import (
     matches_through_universe,
     nearest_neighbour_matches,
 )
-from ttdg.report.figures.carried import CARRIED, carry_over_site
+from ttdg.report.figures.carried import CARRIED, CarriedSite, carry_over_site
 from ttdg.report.figures.explanations import features_at
 
 MOST = 8  # images of one view
@@ -44,18 +44,28 @@ def read_images(model: Model, files: Sequence[InputFile], most_pixels: int) -> A
     return Arrays(torch.from_numpy(np.stack([read[name] for name in names])), None, tuple(names))
 
 
-def carried_labels(model: Model, images: Arrays) -> list[dict[str, Any]]:
-    """Return what the sure images carry to the others, as `universe` does at first; empty without its parts."""
+def carried_labels(model: Model, images: Arrays) -> dict[str, list[dict[str, Any]]]:
+    """Return what the sure images carry to the others, through the universe and by the nearest features alone.
+
+    The first is what `universe` does before its first step, the second its control. Without the parts of `universe`
+    there is nothing.
+    """
     if any(name not in model.parts for name in METHODS["universe"].parts):
-        return []
-    found = carry_over_site(model, images, {})
+        return {}
+    carriers = {"prior": {}, "features": {"carrier": "neighbours"}}
+    return {
+        way: _carried(model, carry_over_site(model, images, options)) for way, options in carriers.items()
+    }
+
+
+def _carried(model: Model, site: CarriedSite) -> list[dict[str, Any]]:
     return [
         {
             "contours": region_paths(labels.to(torch.uint8).numpy(), model.card.benchmark),
             "expected": round(float(expected), 3),
             "sure": not bool(unsure),
         }
-        for labels, expected, unsure in zip(found.labels[CARRIED], found.expected, found.unsure, strict=True)
+        for labels, expected, unsure in zip(site.labels[CARRIED], site.expected, site.unsure, strict=True)
     ]
 
 
@@ -92,6 +102,7 @@ def match_images(model: Model, arrays: Arrays) -> dict[str, Any]:
             for i in range(len(images))
         ],
         "side": images.shape[-1],
+        "tissues": list(model.card.benchmark.labels),
         "ways": {name: _way(matches, tissues) for name, matches in ways.items()},
     }
 

@@ -4,13 +4,15 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from ttdg.data.unlabelled import InputFile
+from ttdg.checkpoints import Model
+from ttdg.data import Arrays
 from ttdg.errors import UserError
 from ttdg.newsite.inputs import find_files
 from ttdg.page.contours import read_outlines, region_colours
 from ttdg.page.html import page, workspace_of
 from ttdg.page.matching import MOST, carried_labels, match_images, read_images
 from ttdg.page.queue_rows import QueueRow, by_risk, queue_rows
+from ttdg.page.workspace import Workspace
 
 router = APIRouter(prefix="/matching")
 SHOWN = 4  # images that are chosen at first
@@ -33,32 +35,42 @@ def show_matching(
     )  # fmt: skip
 
 
+Keys = Annotated[list[str], Query(min_length=2, max_length=MOST)]
+
+
 @router.get("/{identifier}/data")
-def matching_data(
-    request: Request, identifier: str, image: Annotated[list[str], Query(min_length=2, max_length=MOST)]
-) -> dict[str, Any]:
-    """Nodes, matches and carried labels of the images of a site."""
+def matching_data(request: Request, identifier: str, image: Keys) -> dict[str, Any]:
+    """Nodes and matches of the images of a site."""
     workspace = workspace_of(request)
+    model, rows, arrays = _read(workspace, identifier, image)
+    found = match_images(model, arrays)
+    for shown, row in zip(found["images"], rows, strict=True):
+        outlines = read_outlines(workspace.store.folder(identifier) / "shown", row.key)
+        shown |= {"key": row.key, "file": row.entry.file.encode(errors="replace").decode()}
+        shown |= {name: outlines[name] for name in ("width", "height")}
+    return {**found, "carried": {}, "colours": region_colours(model.card.benchmark.regions)}
+
+
+@router.get("/{identifier}/carried")
+def matching_carried(request: Request, identifier: str, image: Keys) -> dict[str, Any]:
+    """Labels that are carried from the sure images to the others; this takes longer than the matching."""
+    model, _, arrays = _read(workspace_of(request), identifier, image)
+    return carried_labels(model, arrays)
+
+
+def _read(workspace: Workspace, identifier: str, keys: list[str]) -> tuple[Model, list[QueueRow], Arrays]:
+    """Read the images of a site with these keys."""
     site = workspace.store.get(identifier)
     folder, model = workspace.store.folder(site.id), workspace.model(site.model)
-    rows = {row.key: row for row in _usual(queue_rows(folder))}
-    if not set(image) <= rows.keys():
+    known = {row.key: row for row in _usual(queue_rows(folder))}
+    if not set(keys) <= known.keys():
         raise UserError("this site has no such image; reload the page")
+    rows = [known[key] for key in keys]
     paths = {found.file: found for found in find_files([workspace.store.inputs(site)], folder / "out").images}
-    files: list[InputFile] = [paths[rows[key].entry.file] for key in image if rows[key].entry.file in paths]
-    if len(files) < len(image):
+    files = [paths[row.entry.file] for row in rows if row.entry.file in paths]
+    if len(files) < len(rows):
         raise UserError("an image is no longer in its folder; choose other images")
-    arrays = read_images(model, files, workspace.settings.most_pixels)
-    found = match_images(model, arrays)
-    for shown, key in zip(found["images"], image, strict=True):
-        outlines = read_outlines(folder / "shown", key)
-        shown |= {"key": key, "file": rows[key].entry.file.encode(errors="replace").decode()}
-        shown |= {name: outlines[name] for name in ("width", "height")}
-    return {
-        **found,
-        "carried": carried_labels(model, arrays),
-        "colours": region_colours(model.card.benchmark.regions),
-    }
+    return model, rows, read_images(model, files, workspace.settings.most_pixels)
 
 
 def _usual(rows: tuple[QueueRow, ...]) -> list[QueueRow]:

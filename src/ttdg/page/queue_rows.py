@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from ttdg.adaptation.judge.candidates import describe_candidate
+from ttdg.adaptation.judge.method import FALLBACK
+from ttdg.adaptation.universe.site_judge import CANDIDATES, UNADAPTED
 from ttdg.data.volumes.nifti import SUFFIXES as NIFTI
 from ttdg.newsite.journal import JournalEntry, read_journal
 from ttdg.page.contours import image_key
@@ -28,6 +31,23 @@ class QueueRow:
     def done(self) -> bool:
         """Whether the image has a mask."""
         return self.entry.status == "done"
+
+    @property
+    def choice(self) -> str:
+        """What the judge chose, in words, and why; empty without a judge."""
+        entry = self.entry
+        if not entry.reading or entry.expected_dice is None:
+            return ""
+        known, words = entry.expected_unadapted, describe_candidate(entry.reading)
+        words = "" if words == entry.reading else f"{words}. "
+        if known is None:
+            return words
+        if entry.reading in (FALLBACK, CANDIDATES[UNADAPTED]):
+            return f"{words}No other answer was expected to be clearly better than {known:.2f}."
+        why = f"{words}Expected Dice {entry.expected_dice:.2f}, against {known:.2f} for the unadapted answer."
+        return (
+            f"{why[:-1]}; the site as a whole is expected to gain." if entry.expected_dice <= known else why
+        )
 
     @property
     def why_fixed(self) -> str:

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, HTMLResponse
 from pydantic import BaseModel, Field
 
 from ttdg.data import Benchmark
 from ttdg.errors import UserError
-from ttdg.page.contours import read_outlines, region_colours
+from ttdg.page.events import case_html
 from ttdg.page.findings import site_findings
 from ttdg.page.html import page, workspace_of
 from ttdg.page.queue_rows import QueueRow, find_row, queue_rows
@@ -37,12 +37,9 @@ class Correction(BaseModel):
 @router.get("/sites/{identifier}/images/{key}")
 def show_case(request: Request, identifier: str, key: str) -> Response:
     """One image with both contours and its facts, as a part of the page."""
-    site, folder, row, benchmark = _case(request, identifier, key)
-    outlines = read_outlines(folder / "shown", key) if row.done else None
-    return page(
-        request, "case.html", site=site, row=row, entry=row.entry, outlines=outlines, labels=benchmark.labels,
-        colours=region_colours(benchmark.regions),
-    )  # fmt: skip
+    site, _, row, _ = _case(request, identifier, key)
+    text = case_html(workspace_of(request), site, row)
+    return HTMLResponse(text.encode(errors="replace"))
 
 
 @router.post("/sites/{identifier}/images/{key}/verdict")
@@ -57,6 +54,7 @@ def decide_case(request: Request, identifier: str, key: str, wanted: Decision) -
         restore(folder, row, benchmark)
     else:
         decide(folder, row, wanted.verdict)
+    workspace_of(request).store.changes.report()
     return {"verdict": wanted.verdict}
 
 
@@ -67,6 +65,7 @@ def correct_case(request: Request, identifier: str, key: str, wanted: Correction
     if not row.done:
         raise UserError("this file has no mask to correct")
     correct(folder, row, wanted.strokes, benchmark)
+    workspace_of(request).store.changes.report()
     return {"verdict": "corrected"}
 
 

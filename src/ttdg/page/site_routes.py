@@ -1,26 +1,19 @@
 """Addresses of sites: the list, the form, uploads, the page of a site and its events."""
 
-import asyncio
-import json
-from collections.abc import AsyncIterator
-from dataclasses import asdict
-from typing import Any
+from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
 from pydantic import BaseModel, Field
 
 from ttdg.errors import UserError, suggestion
-from ttdg.page.findings import findings_stamp
+from ttdg.page.events import OpenPage, site_events
 from ttdg.page.html import page, workspace_of
-from ttdg.page.queue_rows import by_risk, find_row, queue_rows
-from ttdg.page.sites import OPEN, SiteRequest
+from ttdg.page.queue_rows import by_risk, queue_rows
+from ttdg.page.sites import IDENTIFIER, OPEN, folder_title
 from ttdg.page.uploads import receive_upload
-from ttdg.page.workspace import Workspace
 
 router = APIRouter()
-PAUSE, IDLE = 0.02, 0.25  # seconds between two looks at a site that is running, and at another one
-ALIVE = 15.0  # seconds after which an event is sent even if nothing changed
 
 
 class NewSite(BaseModel):
@@ -36,11 +29,11 @@ class NewSite(BaseModel):
 def show_sites(request: Request) -> Response:
     """The sites, and the form of a new one."""
     workspace = workspace_of(request)
-    folders = [str(folder) for folder in workspace.settings.folders]
+    folders, known = map(str, workspace.settings.folders), workspace.settings.known_folders()
     methods = {name: workspace.methods(name) for name in workspace.settings.models}
     return page(
         request, "sites.html", sites=workspace.store.all(), models=workspace.model_titles(), methods=methods,
-        folders=folders, known_folders=workspace.settings.known_folders(),
+        folders=list(folders), known_folders=known, titles={folder: folder_title(Path(folder)) for folder in known},
         about={name: workspace.about(name) for names in methods.values() for name in names},
         most_megabytes=workspace.settings.most_bytes // 1_000_000, most_files=workspace.settings.most_files,
     )  # fmt: skip
@@ -55,8 +48,9 @@ def add_site(request: Request, wanted: NewSite) -> dict[str, str]:
         raise UserError(
             f"this model cannot use the method {wanted.method!r}{suggestion(wanted.method, methods)}"
         )
-    images = str(workspace.settings.image_folder(wanted.folder)) if wanted.folder.strip() else ""
-    site = workspace.store.create(wanted.title, wanted.model, wanted.method, images)
+    folder = workspace.settings.image_folder(wanted.folder) if wanted.folder.strip() else None
+    title, images = wanted.title.strip() or folder_title(folder), str(folder or "")
+    site = workspace.store.create(title, wanted.model, wanted.method, images)
     if images:
         workspace.worker.submit(site.id)
     return {"id": site.id}
@@ -115,16 +109,8 @@ def show_site(request: Request, identifier: str) -> Response:
     rows = queue_rows(workspace.store.folder(site.id))
     return page(
         request, "site.html", site=site, rows=by_risk(rows), known=len(rows),
-        state=site_state(workspace, site), model=workspace.model_titles().get(site.model, site.model),
+        model=workspace.model_titles().get(site.model, site.model),
     )  # fmt: skip
-
-
-@router.get("/sites/{identifier}/rows")
-def show_rows(request: Request, identifier: str, since: int = 0) -> Response:
-    """The rows of the queue from a position of the journal on, as HTML."""
-    workspace = workspace_of(request)
-    rows = queue_rows(workspace.store.folder(workspace.store.get(identifier).id))
-    return page(request, "rows.html", rows=rows[max(0, since) :], site=workspace.store.get(identifier))
 
 
 @router.get("/sites/{identifier}/images/{key}.{size}.jpg")
@@ -133,49 +119,14 @@ def show_preview(request: Request, identifier: str, key: str, size: str) -> Resp
     store = workspace_of(request).store
     folder = store.folder(store.get(identifier).id)
     path = folder / "shown" / f"{key}{'.small' if size == 'small' else ''}.jpg"
-    if find_row(folder, key) is None or not path.is_file():
+    if not IDENTIFIER.fullmatch(key) or not path.is_file():
         return Response(status_code=404)
     return FileResponse(path, media_type="image/jpeg", headers={"cache-control": "private, max-age=3600"})
 
 
 @router.get("/sites/{identifier}/events")
-async def events(request: Request, identifier: str) -> StreamingResponse:
-    """Events with the state of a site, one for each change. The browser opens them again after a restart."""
+async def events(request: Request, identifier: str, since: int = 0) -> StreamingResponse:
+    """Events with the changes of a site, from a position of its journal on; a browser opens them again by itself."""
     workspace = workspace_of(request)
-    workspace.store.get(identifier)
-    return StreamingResponse(_events(request, workspace, identifier), media_type="text/event-stream")
-
-
-async def _events(request: Request, workspace: Workspace, identifier: str) -> AsyncIterator[str]:
-    last, waited = "", 0.0
-    while not await request.is_disconnected():
-        try:
-            state = await asyncio.to_thread(lambda: site_state(workspace, workspace.store.get(identifier)))
-        except UserError:
-            yield "event: gone\ndata: {}\n\n"
-            return
-        text = json.dumps(state)
-        if text != last or waited > ALIVE:
-            yield f"data: {text}\n\n"
-            last, waited = text, 0.0
-        pause = PAUSE if state["state"] == "running" else IDLE
-        waited += pause
-        await asyncio.sleep(pause)
-
-
-def site_state(workspace: Workspace, site: SiteRequest) -> dict[str, Any]:
-    """Return what changes while a site is learned."""
-    rows = queue_rows(workspace.store.folder(site.id))
-    counts, verdicts = workspace.worker.progress(site.id), {row.key: row.verdict for row in rows}
-    others = workspace.store.all() if site.state == "waiting" else []
-    ahead = [other for other in others if other.state in OPEN and other.created < site.created]
-    return {
-        **asdict(counts),
-        "state": site.state,
-        "message": site.message,
-        "ahead": len(ahead),
-        "answers": len(rows),
-        "latest": rows[-1].key if rows else "",
-        "findings": findings_stamp(workspace.store.folder(site.id), site, rows),
-        "decided": {key: verdict for key, verdict in verdicts.items() if verdict != "undecided"},
-    }
+    opened = OpenPage(workspace, workspace.store.get(identifier).id, max(0, since))
+    return StreamingResponse(site_events(request, opened), media_type="text/event-stream")

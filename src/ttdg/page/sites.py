@@ -1,5 +1,6 @@
 """The sites of a work folder: what was asked for, and how far it is. All state is in files."""
 
+import asyncio
 import json
 import re
 import secrets
@@ -35,15 +36,49 @@ class SiteRequest:
     choice: str = ""  # … and why
 
 
+def folder_title(folder: Path | None) -> str:
+    """Return what a site is called whose user gave no name: as its folder, or the folder above one named `images`."""
+    if folder is None:
+        return "New site"
+    return (folder.parent if folder.name == "images" else folder).name or "New site"
+
+
+class Changes:
+    """Wakes the pages that wait for a change. Changes may be reported by any thread."""
+
+    def __init__(self) -> None:
+        self.count, self._lock = 0, threading.Lock()
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    def report(self) -> None:
+        """Wake all that wait."""
+        with self._lock:
+            self.count += 1
+            waiting, self._waiting = self._waiting, []
+        for loop, event in waiting:
+            with suppress(RuntimeError):  # the loop of a server that ended
+                loop.call_soon_threadsafe(event.set)
+
+    async def after(self, count: int, seconds: float) -> None:
+        """Wait until more than `count` changes were reported, but not longer than some seconds."""
+        event = asyncio.Event()
+        with self._lock:
+            if self.count > count:
+                return
+            self._waiting.append((asyncio.get_running_loop(), event))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), seconds)
+
+
 class SiteStore:
-    """The folder of all sites. Every change is written at once."""
+    """The folder of all sites. Every change is written at once, and then reported."""
 
     def __init__(self, work: Path) -> None:
-        self.sites, self._lock = work / "sites", threading.RLock()
+        self.sites, self.changes, self._lock = work / "sites", Changes(), threading.RLock()
 
     def create(self, title: str, model: str, method: str, images: str) -> SiteRequest:
         """Add a site in the state `new`."""
-        title = " ".join(title.split())[:120] or "New site"
+        title = " ".join(title.split())[:120]
         site = SiteRequest(secrets.token_hex(8), title, model, method, images, created=time.time())
         self._write(site)
         return site
@@ -76,6 +111,7 @@ class SiteStore:
         """Delete a site with its uploads, masks and decisions. A named image folder is not touched."""
         with self._lock:
             shutil.rmtree(self.folder(self.get(identifier).id))
+        self.changes.report()
 
     def folder(self, identifier: str) -> Path:
         """Return the folder of a site."""
@@ -91,3 +127,4 @@ class SiteStore:
 
     def _write(self, site: SiteRequest) -> None:
         write_text(self.folder(site.id) / "site.json", json.dumps(asdict(site), indent=2) + "\n")
+        self.changes.report()

@@ -100,6 +100,15 @@ def test_without_an_expected_gain_the_answer_is_the_source_prediction_averaged_o
     assert {adapter.verdict.candidates[i] for i in adapter.verdict.chosen} == {FALLBACK}
 
 
+def test_an_assessment_also_has_the_expected_dice_of_the_answer_that_is_kept_otherwise(ready):
+    adapter = ready("judge").adapt("judge")
+    kept = adapter.candidate_names.index(FALLBACK)
+    adapter.regressor = Oracle([0, kept, 1])
+    adapter(some_images())
+    assert adapter.assessment().dice.tolist() == pytest.approx([0.9, 0.9, 0.9])
+    assert adapter.assessment().unadapted.tolist() == pytest.approx([0.5, 0.9, 0.5])
+
+
 def test_the_option_always_chooses_one_candidate_for_every_image(ready):
     source, images = ready("judge"), some_images()
     adapter = source.adapt("judge", always="mean of all")

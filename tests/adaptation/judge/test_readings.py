@@ -9,7 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ttdg.adaptation.judge import reading_passes
-from ttdg.adaptation.judge.candidates import THREE_SIZES, Candidate, candidates_of, predict_candidates
+from ttdg.adaptation.judge.candidates import (
+    THREE_SIZES,
+    Candidate,
+    candidates_of,
+    describe_candidate,
+    predict_candidates,
+)
 from ttdg.adaptation.judge.method import fallback_of
 from ttdg.adaptation.judge.mixing import INITIAL_RHO, fit_mixing, layer_weights, sample_groups
 from ttdg.adaptation.judge.reading_passes import predict_readings
@@ -30,6 +36,14 @@ from ttdg.prior import MorphologyPrior
 from ttdg.prior.universe_signals import label_weights
 
 SIZE = 64
+
+
+def test_every_candidate_has_a_description_of_its_own():
+    names = [candidate.name for candidate in candidates_of(READINGS, fused=True)]
+    words = [describe_candidate(name) for name in names]
+    assert len(set(words)) == len(names)
+    assert not set(words) & set(names)
+    assert describe_candidate("adapted") == "adapted"
 
 
 @pytest.fixture

@@ -123,6 +123,7 @@ def test_the_candidate_with_the_best_expected_dice_is_answered(
     assert torch.allclose(adapter.predict_frozen(away(9)), (one, two, mean)[best], atol=1e-4)
     assert adapter.assessment().choices == (CANDIDATES[best],) * 2
     assert torch.equal(adapter.assessment().dice, torch.full((2,), 0.8))
+    assert torch.allclose(adapter.assessment().unadapted, torch.full((2,), 0.5 if best else 0.8))
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])

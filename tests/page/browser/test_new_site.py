@@ -1,15 +1,18 @@
 """A new site in a browser: learned, reviewed, corrected, interrupted."""
 
 import json
+import os
 import random
 import zipfile
 
 import numpy as np
 from PIL import Image
 
-
-def verdict(page, row):
-    return page.locator("#queue li").nth(row).get_attribute("data-verdict")
+DROPPED = """() => {
+  const dropped = new DataTransfer();
+  for (const name of ["a.png", "b.png"]) dropped.items.add(new File(["x"], name));
+  return dropped;
+}"""
 
 
 def test_a_site_is_learned_and_reviewed_with_the_keyboard_alone(server, hospitals, tab, shots, tmp_path):
@@ -74,6 +77,8 @@ def test_dropped_images_are_learned_and_wrong_or_large_files_are_refused(
     good = sorted((hospitals / "summit" / "images").iterdir())[:3]
     page = tab()
     page.goto(server.url)
+    page.dispatch_event("#drop", "drop", {"dataTransfer": page.evaluate_handle(DROPPED)})
+    page.wait_for_selector("#chosen:has-text('2 files')")
     write_dicom(tmp_path / "eye.dcm", np.asarray(Image.open(good[0]).convert("RGB")), colour=True)
     page.set_input_files("#files", [*good, tmp_path / "<b>notes.png", large, tmp_path / "eye.dcm"])
     assert "6 files" in page.locator("#chosen").inner_text()
@@ -89,6 +94,47 @@ def test_dropped_images_are_learned_and_wrong_or_large_files_are_refused(
     page.locator("#queue li", has_text="notes").locator("a").click()
     page.wait_for_selector("#viewer dt:has-text('Set aside')")
     assert page.locator("#viewer h2").inner_text() == "<b>notes.png"
+
+
+def test_contours_are_shown_while_a_site_is_learned_which_can_be_stopped(server, hospitals, tab, shots):
+    page = tab()
+    page.goto(server.url)
+    page.get_by_label("Method").select_option("universe")
+    page.get_by_role("button", name="summit").click()
+    page.get_by_role("button", name="Learn this site").click()
+    page.wait_for_url("**/sites/*")
+    assert page.locator("h1").inner_text().startswith("summit")  # as its folder is called
+    page.wait_for_selector(".live svg")
+    assert page.locator(".live svg").count() == 4
+    assert page.locator(".live g.adapted path").count() > 4
+    wanted = 80 if "TTDG_SCREENSHOTS" in os.environ else 2  # the picture should show a difference
+    while int(page.locator("#learning output").inner_text().split(" ")[0]) < wanted:
+        page.wait_for_timeout(200)
+    page.screenshot(path=shots / "page-learning.png")
+    page.get_by_role("button", name="Stop").click()
+    page.wait_for_selector("#state .tag.stopped")
+    page.wait_for_selector("[data-act=start]:has-text('Continue')")
+
+
+def test_on_a_phone_a_chosen_image_comes_into_view_and_is_corrected_by_touch(tab, learned):
+    page = tab(390, True)
+    page.goto(learned)
+    row = page.locator("#queue li").nth(8)
+    row.scroll_into_view_if_needed()
+    row.click()
+    page.wait_for_selector(f"#viewer article[data-key='{row.get_attribute('data-key')}']")
+    assert -5 < page.locator("#viewer").bounding_box()["y"] < 300
+    page.get_by_role("button", name="Correct").click()
+    page.locator("[data-label]").select_option(label="cup")
+    box = page.locator("#viewer canvas").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2 + 30, box["y"] + 60, steps=4)
+    page.mouse.up()
+    page.get_by_role("button", name="Save correction").click()
+    page.wait_for_selector("#viewer article[data-verdict=corrected]")
+    page.get_by_role("button", name="Take back").click()
+    page.wait_for_selector("#viewer article[data-verdict=undecided]")
 
 
 def test_a_reload_and_a_killed_server_in_mid_run_lose_nothing(serve, hospitals, tab, learn, tmp_path):

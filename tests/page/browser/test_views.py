@@ -1,6 +1,7 @@
 """Matching, benchmark, a long queue and accessibility in a browser."""
 
 import json
+import re
 import shutil
 from dataclasses import asdict
 
@@ -10,6 +11,28 @@ from ttdg.newsite.journal import JournalEntry
 from ttdg.page.contours import image_key
 
 SERIOUS = ("serious", "critical")
+
+
+SCROLL = """() => new Promise(done => {
+  const queue = document.getElementById('queue');
+  let left = 100;
+  const step = () => { queue.scrollTop += 120; if (--left) requestAnimationFrame(step); else done(); };
+  requestAnimationFrame(step);
+})"""
+
+
+def busy(page, script):
+    """Seconds of processor time that the page's thread needs for a script and what follows from it."""
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def spent():
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
+
+    before = spent()
+    page.evaluate(script)
+    return spent() - before
 
 
 def violations(page):
@@ -46,10 +69,16 @@ def test_a_node_is_followed_into_every_other_image_with_and_without_the_prior(se
     assert len(set(glyphs)) == len(glyphs) == 24  # no two points look alike
     page.locator("#points button").nth(2).focus()
     page.keyboard.press("Enter")
+    told = page.locator("#lands").inner_text()
+    assert re.match(r"Universe point \d+, (background|rim|cup) of summit-\d+.png: lands in [123] of 3", told)
     assert page.locator("g.chosen line").count() >= 1
     assert page.locator("g.chosen circle").count() == page.locator("g.chosen line").count() + 1
     page.screenshot(path=shots / "page-matching.png")
+    page.get_by_label("labels carried").check()
+    through = [path.get_attribute("d") for path in page.locator("#board .carried path").all()]
+    assert len(through) == 8  # two regions of four images
     page.get_by_role("button", name="Without").click()
+    assert [path.get_attribute("d") for path in page.locator("#board .carried path").all()] != through
     page.locator(".nodes [data-at] circle").first.hover(force=True)
     assert page.locator("g.chosen line").count() == 3  # by features every node has a partner in each image
     page.get_by_label("all lines").check()
@@ -61,6 +90,10 @@ def test_a_cell_of_a_table_leads_to_its_images_and_a_filter_leaves_tables_out(se
     page.goto(f"{server.url}runs/0")
     page.wait_for_selector("#tables img")
     tables = page.locator("table").count()
+    page.get_by_label("benchmark").select_option(index=1)
+    page.wait_for_url("**/runs/1")
+    page.get_by_label("benchmark").select_option(index=0)
+    page.wait_for_url("**/runs/0")
     page.get_by_label("experiment").select_option("main")
     page.wait_for_url("**experiment=main**")
     assert 0 < page.locator("table").count() <= tables
@@ -114,3 +147,5 @@ def test_a_queue_of_a_thousand_images_loads_few_thumbnails_and_is_walked_by_keys
     page.wait_for_selector("#viewer h2:has-text('image 0030.png')")
     assert page.locator("#queue a[aria-current]").bounding_box()["y"] < 860  # it scrolled along
     assert sum(url.endswith(".small.jpg") for url in asked) < 200
+    work = busy(page, SCROLL) / 100  # seconds of a frame; other processes do not count
+    assert work < 1 / 30

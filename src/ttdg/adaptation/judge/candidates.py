@@ -23,6 +23,19 @@ from ttdg.prior.universe_signals import label_weights
 
 THREE_SIZES = "source, three sizes"  # name of the average over sizes and mirror images
 UNIVERSE_WEIGHT = 0.5  # of the universe's log-probabilities in a fused candidate
+WORDS = {
+    "source": "the source model",
+    "mix .1": "the source model with a tenth of the batch's statistics",
+    "mix .5": "the source model with half of the batch's statistics",
+    "batch": "the source model with the statistics of the batch",
+    "mix learned": "the source model with statistics of the batch, as much of them as was fitted for each layer",
+    THREE_SIZES: "the source model, averaged over three sizes of the image and its mirror image",
+    "mean of all": "the mean of all readings of the source model",
+}
+ENDS = {
+    ", both ways": ", averaged over the image and its mirror image",
+    ", with the universe": ", averaged with the universe's own segmentation",
+}
 
 
 @dataclass(frozen=True)
@@ -72,6 +85,14 @@ def candidates_of(readings: Sequence[Reading], *, fused: bool = True) -> tuple[C
     mean = [Candidate("mean of all", tuple(range(len(readings))))] if len(readings) > 2 else []
     with_universe = [Candidate(f"{name}, with the universe", pair, True) for name, pair in pairs if fused]
     return (*upright, *averages, *mean, *with_universe)
+
+
+def describe_candidate(name: str) -> str:
+    """Return what a candidate is, in words; an unknown name is returned as it is."""
+    for end, words in ENDS.items():
+        if name.endswith(end):
+            return WORDS.get(name.removesuffix(end), name.removesuffix(end)) + words
+    return WORDS.get(name, name)
 
 
 @torch.no_grad()

@@ -147,7 +147,7 @@ class JudgeAdapter(Adapter, SelfAssessing):
             x.gather(1, chosen[:, None])[:, 0] for x in (prediction.dice, prediction.half_width)
         )
         names = tuple(self.candidate_names[i] for i in chosen.tolist())
-        return Assessment(names, dice, half_width)
+        return Assessment(names, dice, half_width, prediction.dice[:, self.fallback])
 
     def reset(self) -> None:
         """Forget the last verdict; there is no other state."""

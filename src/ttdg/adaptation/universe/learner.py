@@ -101,9 +101,9 @@ class UniverseLearner(GuidedLearner, SelfAssessing, Remarking):
             if counting:
                 self.verdict.add_gains(members)
             chosen = choose(members, ADAPTED if self.verdict.gaining else UNADAPTED, self.margin)
-            pick = chosen[:, None]
             names = tuple(CANDIDATES[i] for i in chosen.tolist())
-            self._last = Assessment(names, dice.gather(1, pick)[:, 0], half_width.gather(1, pick)[:, 0])
+            expected, half = (x.gather(1, chosen[:, None])[:, 0] for x in (dice, half_width))
+            self._last = Assessment(names, expected, half, dice[:, UNADAPTED])
         return P[chosen, torch.arange(len(images), device=images.device)].clamp(min=1e-7).log()
 
     def _opinions(self, images: Images, unadapted: Logits, features: Features) -> tuple[Tensor, ...]:

@@ -2,12 +2,15 @@
 import { part, say } from "/static/common.js";
 
 const run = document.getElementById("run"), PAUSE = 2000;
-document.getElementById("filters")?.addEventListener("change", event => event.currentTarget.submit());
+document.getElementById("filters")?.addEventListener("change", event => {
+  if (event.target.id === "benchmark") location.assign(event.target.value); else event.currentTarget.submit();
+});
 
 async function follow() {
   const { done, total } = JSON.parse(await part(`/runs/${run.dataset.number}/state`));
   if (String(done) !== run.dataset.done) {
     const fresh = new DOMParser().parseFromString(await part(location.href), "text/html");
+    for (const plots of fresh.querySelectorAll("details")) plots.open = document.getElementById(plots.id)?.open ?? plots.open;
     for (const id of ["run", "tables"]) document.getElementById(id).innerHTML = fresh.getElementById(id).innerHTML;
     run.dataset.done = done;
   }

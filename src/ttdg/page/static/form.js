@@ -24,10 +24,25 @@ function choose(list) {
   chosen.textContent = waiting.length ? `${waiting.length} files, ${(bytes / 1e6).toFixed(1)} MB` : limits;
 }
 files.addEventListener("change", () => choose(files.files));
+
+async function filesOf(entry) {  // of a dropped folder, at any depth
+  if (entry.isFile) return [await new Promise((found, failed) => entry.file(found, failed))];
+  const reader = entry.createReader(), inside = [];
+  for (let some = null; some === null || some.length;)
+    inside.push(...(some = await new Promise((found, failed) => reader.readEntries(found, failed))));
+  return (await Promise.all(inside.map(filesOf))).flat();
+}
 for (const name of ["dragover", "dragleave", "drop"]) drop.addEventListener(name, event => {
   event.preventDefault();
   drop.classList.toggle("over", name === "dragover");
-  if (name === "drop") choose(event.dataTransfer.files);
+  if (name !== "drop") return;
+  const dropped = [...event.dataTransfer.items].map(item => [item.webkitGetAsEntry(), item.getAsFile()]);
+  Promise.all(dropped.map(([entry, file]) => (entry ? filesOf(entry) : [file]))).then(found => choose(found.flat()));
+});
+
+for (const button of form.querySelectorAll("[data-folder]")) button.addEventListener("click", () => {
+  form.elements.namedItem("folder").value = button.dataset.folder;
+  for (const other of form.querySelectorAll("[data-folder]")) other.setAttribute("aria-pressed", String(other === button));
 });
 
 async function upload(id) {
@@ -49,7 +64,7 @@ async function upload(id) {
 
 form.addEventListener("submit", async event => {
   event.preventDefault();
-  const button = form.querySelector("button"), values = Object.fromEntries(new FormData(form));
+  const button = form.querySelector("button.primary"), values = Object.fromEntries(new FormData(form));
   trouble.textContent = "";
   if (!waiting.length && !values.folder) { trouble.textContent = "Choose images, or name a folder."; return; }
   button.disabled = true;

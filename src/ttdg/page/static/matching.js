@@ -71,7 +71,7 @@ function draw() {
   const [width, height] = layout();
   const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Images with their nodes and matches" });
   data.images.forEach((image, i) => {
-    const carried = data.carried[i], title = carried ? `${image.file} · ${carried.sure ? "sure" : "unsure"}, ${carried.expected.toFixed(2)}` : image.file;
+    const carried = data.carried[way]?.[i], title = carried ? `${image.file} · ${carried.sure ? "sure" : "unsure"}, ${carried.expected.toFixed(2)}` : image.file;
     svg.append(make("text", { x: image.left, y: image.top - 6 }, title.length > 38 ? `${title.slice(0, 37)}…` : title));
     svg.append(make("image", { href: `/sites/${root.dataset.site}/images/${image.key}.large.jpg`, x: image.left, y: image.top, width: image.w, height: image.h }));
     svg.append(contours(image, image.contours, "before"));
@@ -108,7 +108,10 @@ function highlight(at) {
   const found = data.images.map((other, j) => [other, j === i ? n : partners(i, n, j)]).filter(([other, k]) => other !== image && k !== null);
   for (const [other, k] of found) group.append(line(from, place(other, other.nodes[k]), node.tissue === other.nodes[k].tissue, true), ring(place(other, other.nodes[k])));
   group.append(ring(from));
-  document.getElementById("measures").dataset.lands = found.length;
+  const same = found.filter(([other, k]) => other.nodes[k].tissue === node.tissue).length;
+  const name = way === "prior" && node.point >= 0 ? `Universe point ${node.point}, ` : "Node in ";
+  document.getElementById("lands").textContent = `${name}${data.tissues[node.tissue - 1]} of ${image.file}: `
+    + (found.length ? `lands in ${found.length} of ${data.images.length - 1} other images, in the same tissue in ${same}.` : "lands in no other image.");
 }
 
 function measures() {
@@ -139,13 +142,17 @@ if (root) {
   const query = root.dataset.images.split(" ").map(key => `image=${key}`).join("&");
   part(`/matching/${root.dataset.site}/data?${query}`).then(text => {
     data = JSON.parse(text);
-    document.getElementById("carried").closest("label").hidden = !data.carried.length;
     choosePoints();
     measures();
     legend();
     draw();
     const wide = () => root.clientWidth < 700;
     let narrow = wide();
+    part(`/matching/${root.dataset.site}/carried?${query}`).then(found => {
+      data.carried = JSON.parse(found);
+      document.getElementById("carried").closest("label").hidden = !data.carried.prior;
+      draw();
+    }).catch(() => {});  // the box stays hidden
     addEventListener("resize", () => { if (wide() !== narrow) { narrow = wide(); draw(); } });
   }).catch(error => { document.getElementById("measures").textContent = `The images could not be matched: ${error.message}`; });
   for (const button of root.querySelectorAll("[data-way]")) button.addEventListener("click", () => {

@@ -4,15 +4,17 @@ import { brush } from "/static/brush.js";
 
 const site = document.getElementById("site"), id = site.dataset.id, address = `/sites/${id}`;
 const queue = document.getElementById("queue"), viewer = document.getElementById("viewer");
+const narrow = matchMedia("(max-width: 60rem)");
 const layers = { source: true, adapted: true };
-let known = Number(site.dataset.known), seen = known, following = true, selected = null, fetching = false, painter = null;
+const rows = new Map([...queue.children].map(row => [row.dataset.key, row]));
+let following = true, selected = null, painter = null, decided = {};
 
-const rowOf = key => queue.querySelector(`li[data-key="${CSS.escape(key)}"]`);
 const visible = () => [...queue.children].filter(row => !row.hidden);
 const before = (a, b) => b.dataset.risk - a.dataset.risk || (a.dataset.file < b.dataset.file ? -1 : 1);
 
 function insert(row) {
-  rowOf(row.dataset.key)?.remove();
+  rows.get(row.dataset.key)?.remove();
+  rows.set(row.dataset.key, row);
   let low = 0, high = queue.children.length;
   while (low < high) {
     const middle = (low + high) >> 1;
@@ -21,19 +23,12 @@ function insert(row) {
   queue.insertBefore(row, queue.children[low] ?? null);
 }
 
-async function fetchRows(total) {
-  if (fetching || total === known) return;
-  fetching = true;
-  try {
-    const holder = document.createElement("ol");
-    holder.innerHTML = await part(`${address}/rows?since=${total < known ? 0 : known}`);
-    if (total < known) queue.replaceChildren();
-    const rows = [...holder.children];
-    known = (total < known ? 0 : known) + rows.length;
-    rows.forEach(insert);
-    if (selected) current(selected);
-    filter();
-  } finally { fetching = false; }
+function addRows(html) {
+  const holder = document.createElement("template");
+  holder.innerHTML = html;
+  [...holder.content.children].forEach(insert);
+  if (selected) current(selected);
+  filter();
 }
 
 function bar(name, value, total) {
@@ -42,35 +37,35 @@ function bar(name, value, total) {
   box.querySelector("output").textContent = total ? `${value} of ${total}` : `${value}`;
 }
 
-function update(state) {
-  const tag = document.querySelector("#state .tag"), running = ["waiting", "running"].includes(state.state);
-  tag.textContent = state.state;
-  tag.className = `tag ${state.state}`;
-  document.getElementById("state-text").textContent = state.message
-    || (state.state === "waiting" && state.ahead ? `${state.ahead} sites are before this one` : "");
-  document.getElementById("learning").hidden = !state.steps;
-  bar("learning", state.learned, state.steps);
-  bar("answering", Math.max(state.done, running ? 0 : state.answers), Math.max(state.total, running ? 0 : state.answers));
-  for (const [act, shown] of [["start", !running && state.state !== "done"], ["stop", running], ["delete", !running]])
+function update(news) {
+  const tag = document.querySelector("#state .tag"), running = ["waiting", "running"].includes(news.state);
+  tag.textContent = news.state;
+  tag.className = `tag ${news.state}`;
+  document.getElementById("state-text").textContent = news.message
+    || (news.state === "waiting" && news.ahead ? `${news.ahead} sites are before this one` : "");
+  document.getElementById("learning").hidden = !news.steps;
+  bar("learning", news.learned, news.steps);
+  bar("answering", Math.max(news.done, running ? 0 : news.answers), Math.max(news.total, running ? 0 : news.answers));
+  for (const [act, shown] of [["start", !running && news.state !== "done"], ["stop", running], ["delete", !running]])
     site.querySelector(`[data-act=${act}]`).hidden = !shown;
-  for (const row of queue.children) mark(row, state.decided[row.dataset.key] ?? "undecided");
-  const count = Object.keys(state.decided).length;
-  document.getElementById("decided").textContent = count ? `${count} decided.` : "";
-  document.getElementById("count").textContent = state.answers;
-  if (state.answers !== seen) {
-    seen = state.answers;
-    if (following && seen) show(state.latest, false).catch(() => {});
+  document.getElementById("count").textContent = news.answers;
+  if (news.reset) { queue.replaceChildren(); rows.clear(); }
+  if (news.case && following) put(news.case);
+  if (news.live && following) viewer.innerHTML = news.live;
+  if (news.rows) addRows(news.rows);
+  if (news.decided) {
+    decided = news.decided;
+    const count = Object.keys(decided).length;
+    document.getElementById("decided").textContent = count ? `${count} decided.` : "";
   }
-  findings(state.findings);
-  fetchRows(state.answers).then(() => (known === state.answers ? null : fetchRows(state.answers)))
-    .catch(() => {});  // the server is away: asked for again at the next event
+  if (news.decided || news.rows) for (const [key, row] of rows) mark(row, decided[key] ?? "undecided");
+  findings(news.findings);
 }
 
 function mark(row, verdict) {
-  const text = row.querySelector(".verdict");
   if (row.dataset.verdict === verdict || !row.querySelector("img")) return;
   row.dataset.verdict = verdict;
-  text.textContent = verdict;
+  row.querySelector(".verdict").textContent = verdict;
 }
 
 function filter() {
@@ -81,7 +76,7 @@ document.getElementById("filter").addEventListener("change", filter);
 
 function current(key) {
   for (const link of queue.querySelectorAll("[aria-current]")) link.removeAttribute("aria-current");
-  const link = rowOf(key)?.querySelector("a");
+  const link = rows.get(key)?.querySelector("a");
   link?.setAttribute("aria-current", "true");
   return link;
 }
@@ -96,16 +91,24 @@ async function findings(stamp) {
   for (const name of open) document.getElementById(name)?.setAttribute("open", "");
 }
 
+function put(html) {
+  viewer.innerHTML = html;
+  painter = null;
+  selected = viewer.firstElementChild.dataset.key;
+  current(selected);
+  for (const [name, on] of Object.entries(layers)) layer(name, on);
+}
+
 async function show(key, chosen = true) {
   if (chosen) following = false;
   selected = key;
   const link = current(key);
-  if (chosen) { link?.scrollIntoView({ block: "nearest" }); history.replaceState(null, "", `#${key}`); }
+  if (chosen) {
+    if (narrow.matches) viewer.scrollIntoView(); else link?.scrollIntoView({ block: "nearest" });
+    history.replaceState(null, "", `#${key}`);
+  }
   const text = await part(`${address}/images/${key}`);
-  if (selected !== key) return;
-  viewer.innerHTML = text;
-  painter = null;
-  for (const [name, on] of Object.entries(layers)) layer(name, on);
+  if (selected === key) put(text);
 }
 
 function layer(name, on) {
@@ -116,8 +119,8 @@ function layer(name, on) {
 }
 
 function move(step) {
-  const rows = visible(), at = rows.findIndex(row => row.dataset.key === selected);
-  const row = rows[Math.min(rows.length - 1, Math.max(0, at + step))];
+  const shown = visible(), at = shown.findIndex(row => row.dataset.key === selected);
+  const row = shown[Math.min(shown.length - 1, Math.max(0, at + step))];
   if (row) { row.querySelector("a").focus({ preventScroll: true }); return show(row.dataset.key); }
 }
 
@@ -125,8 +128,8 @@ async function decide(verdict) {
   if (!selected || !viewer.querySelector(".decide")) return;
   try {
     await send("POST", `${address}/images/${selected}/verdict`, { verdict });
-    mark(rowOf(selected), verdict);
-    say(`${rowOf(selected).dataset.file}: ${verdict}`);
+    mark(rows.get(selected), verdict);
+    say(`${rows.get(selected).dataset.file}: ${verdict}`);
     if (verdict === "undecided") await show(selected); else await move(1);
   } catch (error) { say(error.message); }
 }
@@ -136,6 +139,7 @@ function correct() {
   if (fixed) return say(fixed.textContent);
   if (!canvas) return;
   const on = canvas.hidden;
+  following = false;  // the next answer must not replace the image
   viewer.querySelector(".brush").hidden = canvas.hidden = !on;
   viewer.querySelector("[data-correct]").setAttribute("aria-pressed", String(on));
   if (on) { painter = brush(viewer, { save, leave: correct }); canvas.focus(); } else { painter = null; }
@@ -146,8 +150,8 @@ async function save(strokes) {
   try {
     const key = selected;
     await send("POST", `${address}/images/${key}/strokes`, { strokes });
-    mark(rowOf(key), "corrected");
-    say(`${rowOf(key).dataset.file}: corrected`);
+    mark(rows.get(key), "corrected");
+    say(`${rows.get(key).dataset.file}: corrected`);
     await show(key);
   } catch (error) { say(error.message); }
 }
@@ -182,7 +186,7 @@ document.addEventListener("keydown", event => {
   if (acts[event.key]) { event.preventDefault(); acts[event.key]()?.catch?.(error => say(error.message)); }
 });
 
-const events = new EventSource(`${address}/events`);
+const events = new EventSource(`${address}/events?since=${site.dataset.known}`);  // rows that come twice are replaced
 events.onmessage = event => update(JSON.parse(event.data));
 events.addEventListener("gone", () => { events.close(); say("This site was deleted."); });
 const first = location.hash.slice(1) || (site.dataset.state === "done" && queue.firstElementChild?.dataset.key);
