@@ -13,6 +13,7 @@ from ttdg.bench.jobs import Job, Scoring, to_dict
 from ttdg.bench.record_check import record_fault
 from ttdg.bench.request import PreparedRun, RunRequest
 from ttdg.bench.scheduler import Schedule
+from ttdg.bench.worker import work_in
 from ttdg.errors import UserError
 
 POLL_SECONDS = 0.25  # seconds between two checks of the workers
@@ -66,7 +67,7 @@ def run_benchmark(
         return run_jobs(
             dict(ready.jobs),
             ready.folder,
-            lambda: make_executor(executor, ready.folder, machine),
+            lambda: make_executor(executor, work_in(ready.folder), machine),
             watch(ready),
         )
 
