@@ -162,13 +162,16 @@ def predict(
         answered, probabilities,
     )  # fmt: skip
     device = next(model.network.parameters()).device
-    session.answer(
-        partial(
-            read_new_images, groups, benchmark, batch, device, most_pixels=most_pixels, workers=workers
-        ), key, learns_first=declared.memory and stream == "folder" and bool(rounds.present),
-        learns_on_the_way=declared.memory and stream == "online", saved=saved, overlays=overlays,
-        batches=sum(-(-len(group) // batch) for group in groups), learning=learning,
+    read = partial(
+        read_new_images, groups, benchmark, batch, device, most_pixels=most_pixels, workers=workers
     )  # fmt: skip
+    session.begin(declared.memory)
+    learned = None
+    if declared.memory and stream == "folder" and rounds.present:
+        batches = sum(-(-len(group) // batch) for group in groups)
+        learned = session.learn(read, key, saved=saved, batches=batches, learning=learning)
+    online = declared.memory and stream == "online"
+    session.answer(read, key, learned=learned, learns_on_the_way=online, saved=saved, overlays=overlays)
     if rounds.present:
         journal.finish()
     if saved is not None:
