@@ -22,6 +22,7 @@ from ttdg.errors import UserError
 
 STREAMS = ("online", "folder")
 PARTLY = 3  # exit status if some files were set aside
+SHARDS_PANEL = "Many processes or machines"  # heading of some options
 
 
 def predict_command(
@@ -97,23 +98,41 @@ def predict_command(
             help="Cut the images into this many slices, which processes or machines answer at the same time. For "
             "methods without memory, and for the stream folder after learning.",
             show_default=False,
+            rich_help_panel=SHARDS_PANEL,
         ),
     ] = None,
-    executor: Annotated[str, typer.Option(help="Where shards run: local, slurm or ray.")] = "local",
+    executor: Annotated[
+        str, typer.Option(help="Where shards run: local, slurm or ray.", rich_help_panel=SHARDS_PANEL)
+    ] = "local",
     threads: Annotated[
         int | None,
         typer.Option(
             min=1,
             help="CPU threads of a shard; default: cores ÷ shards on this machine, 1 on a cluster.",
             show_default=False,
+            rich_help_panel=SHARDS_PANEL,
         ),
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="Address of a running Ray cluster.", show_default=False)
+        str | None,
+        typer.Option(
+            help="Address of a running Ray cluster.", show_default=False, rich_help_panel=SHARDS_PANEL
+        ),
     ] = None,
-    partition: Annotated[str | None, typer.Option(help="SLURM partition.", show_default=False)] = None,
-    minutes: Annotated[int, typer.Option(min=1, help="Time limit of a SLURM job, in minutes.")] = 240,
-    gpus: Annotated[int, typer.Option(min=0, help="With 1, every shard on a cluster gets a GPU.")] = 0,
+    partition: Annotated[
+        str | None,
+        typer.Option(help="SLURM partition.", show_default=False, rich_help_panel=SHARDS_PANEL),
+    ] = None,
+    minutes: Annotated[
+        int,
+        typer.Option(min=1, help="Time limit of a SLURM job, in minutes.", rich_help_panel=SHARDS_PANEL),
+    ] = 240,
+    gpus: Annotated[
+        int,
+        typer.Option(
+            min=0, help="With 1, every shard on a cluster gets a GPU.", rich_help_panel=SHARDS_PANEL
+        ),
+    ] = 0,
 ) -> None:
     """Segment images and adapt to them; each mask has the size of its image.
 
