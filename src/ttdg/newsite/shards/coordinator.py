@@ -23,9 +23,7 @@ from ttdg.newsite.shards.request import ShardSettings
 from ttdg.newsite.shards.worker import run_shard
 
 POLL_SECONDS = 0.25  # between two checks of the workers
-MOST_ROUNDS = (
-    3  # the first finds unusable images, the second has the right cuts, a third follows changed files
-)
+MOST_ROUNDS = 3  # the first finds unusable images, the second has the right cuts
 
 Entries = dict[str, JournalEntry]
 
@@ -104,7 +102,7 @@ class _Plan:
         plan = {"run": self.run, "unusable": self.unusable, "lines": self.lines}
         write_text(self.path, json.dumps(plan))
         for path in self.path.parent.iterdir():
-            if path.is_dir() and path.name not in keyed:
+            if (path / ".lock").exists() and path.name not in keyed:
                 shutil.rmtree(path)
         return keyed
 
