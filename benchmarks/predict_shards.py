@@ -63,8 +63,7 @@ class Nodes:
     """A Ray cluster of local nodes of one core each; its head runs no tasks."""
 
     def __init__(self, count: int) -> None:
-        small = {"object_store_memory": 80_000_000}
-        self.small = small
+        self.small = small = {"object_store_memory": 80_000_000}
         self.cluster = Cluster(
             initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **small}
         )
