@@ -90,7 +90,6 @@ class Session:
         self.journal.begin(self.run)
         self._stacks.count_down(*(self.set_aside.keys() & self.inputs.keys()))
         self._changing = changing
-        self._greys = self.model.card.benchmark.greys
 
     def learn(
         self, read: Read, key: str, *, saved: RunState | None, batches: int, learning: Progress
@@ -136,6 +135,7 @@ class Session:
                 assessing = None  # its assessment is that of the last batch that it learned
         elif saved is not None:
             covered = saved.resume_online(_read_before(read), key, self.journal)
+        self._greys = self.model.card.benchmark.greys
         for loaded in read(pictures=overlays, on_error=self._refuse):
             if loaded.unusual:
                 self._answer_alone(loaded, run_key)
