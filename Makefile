@@ -30,7 +30,7 @@ page-shots: $(STAMP)
 # Ray is 80 MB of wheel, so only its own test installs it.
 test-ray: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cluster]"
-	$(BIN)/pytest -m slow -k ray tests/bench/test_executors.py
+	$(BIN)/pytest -m slow -k ray tests/bench/test_executors.py tests/newsite/test_shards.py
 
 # The whole engine on drawn hospitals: every method, protocol and stream at tiny size.
 smoke: $(STAMP)

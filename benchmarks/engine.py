@@ -90,6 +90,7 @@ def overhead(config: Path) -> None:
     from ttdg.bench.executors import ExecutorOptions, make_executor
     from ttdg.bench.request import RunRequest
     from ttdg.bench.run import prepare_in_subprocess, run_jobs
+    from ttdg.bench.worker import work_in
 
     with tempfile.TemporaryDirectory() as folder:
         request = RunRequest(config, Path(folder) / "run", device="cpu", workers=1, threads=1)
@@ -106,7 +107,7 @@ def overhead(config: Path) -> None:
 
         start = time.perf_counter()
         ended = run_jobs(dict(ready.run.jobs), ready.folder,
-                         lambda: make_executor("local", ready.folder, ExecutorOptions(1)), watch)  # fmt: skip
+                         lambda: make_executor("local", work_in(ready.folder), ExecutorOptions(1)), watch)  # fmt: skip
         wall = time.perf_counter() - start
     inside = sum(sum(values) for values in last[0].seconds.values())  # type: ignore[attr-defined]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -98,18 +98,17 @@ def walk_bench(folder: Path) -> Callable[[], None]:
     """Three jobs of `ttdg bench` (one training, two scorings), in this process instead of in workers."""
     from ttdg.bench import run
     from ttdg.bench.prepare import prepare_run
-    from ttdg.bench.worker import run_job
 
     class Inline:
         """The executor's protocol without processes."""
 
         slots = 1
 
-        def __init__(self, place: Any, options: Any) -> None:
-            self.place, self.ended = place, []
+        def __init__(self, work: Any) -> None:
+            self.work, self.ended = work, []
 
         def submit(self, key: str, spec: Any) -> None:
-            self.ended.append(run_job(key, spec, self.place))
+            self.ended.append(self.work.run(key, spec))
 
         def wait(self, seconds: float) -> list[Any]:
             ended, self.ended = self.ended, []
@@ -118,7 +117,7 @@ def walk_bench(folder: Path) -> Callable[[], None]:
         def close(self) -> None: ...
 
     run.prepare_in_subprocess = prepare_run
-    run.make_executor = lambda name, place, options: Inline(place, options)
+    run.make_executor = lambda name, work, options: Inline(work)
     (folder / "walk.yaml").write_text(CONFIG)
     return lambda: command(
         ["bench", str(folder / "walk.yaml"), "--out", str(folder / "run"), "--device", "cpu"]

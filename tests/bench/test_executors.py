@@ -11,6 +11,7 @@ import pytest
 from ttdg.bench.executors import Executor, ExecutorOptions, make_executor
 from ttdg.bench.executors.local import LocalExecutor, visible_gpus
 from ttdg.bench.run import run_jobs
+from ttdg.bench.worker import work_in
 from ttdg.errors import UserError
 
 
@@ -23,7 +24,7 @@ def until(condition, seconds=60.0):
 
 def test_an_unknown_executor_is_answered_with_the_known(place):
     with pytest.raises(UserError, match="did you mean 'local'"):
-        make_executor("locla", place, ExecutorOptions())
+        make_executor("locla", work_in(place), ExecutorOptions())
 
 
 @pytest.mark.parametrize(("name", "package"), [("slurm", "submitit"), ("ray", "ray")])
@@ -32,11 +33,11 @@ def test_a_missing_package_is_said_with_how_to_get_it(place, monkeypatch, name, 
     with pytest.raises(
         UserError, match=rf"needs the package {package}; install it with `pip install 'ttdg\[cluster\]'`"
     ):
-        make_executor(name, place, ExecutorOptions())
+        make_executor(name, work_in(place), ExecutorOptions())
 
 
 def test_a_job_that_cannot_be_read_is_a_failure_with_a_log_and_the_worker_lives(place):
-    executor = LocalExecutor(place, 1)
+    executor = LocalExecutor(work_in(place), 1)
     assert isinstance(executor, Executor)
     try:
         executor.submit("a", {"kind": "none"})
@@ -53,7 +54,7 @@ def test_a_job_that_cannot_be_read_is_a_failure_with_a_log_and_the_worker_lives(
 
 
 def test_a_killed_worker_is_replaced_and_its_job_reported_lost(place):
-    executor = LocalExecutor(place, 1)
+    executor = LocalExecutor(work_in(place), 1)
     try:
         executor.submit("a", {"kind": "none"})
         os.kill(executor.workers[0].process.pid, signal.SIGKILL)
@@ -67,7 +68,7 @@ def test_a_killed_worker_is_replaced_and_its_job_reported_lost(place):
 
 
 def test_a_worker_with_the_jobs_model_takes_it(place):
-    executor = LocalExecutor(place, 2)
+    executor = LocalExecutor(work_in(place), 2)
     try:
         for key, model in (("a", "x"), ("b", "y")):
             executor.submit(key, {"kind": "none", "training": model})
@@ -98,7 +99,7 @@ def complete(run, place, make):
 
 @pytest.mark.slow
 def test_a_run_on_two_processes_is_complete_though_one_is_killed(started, place):
-    run, executor, killed = started(), LocalExecutor(place, 2), []
+    run, executor, killed = started(), LocalExecutor(work_in(place), 2), []
 
     def kill():
         until(lambda: any(place.run.rglob("*.csv.gz")))
@@ -116,7 +117,7 @@ def test_a_run_through_submitit_is_complete(started, place):
     from ttdg.bench.executors.slurm import SlurmExecutor
 
     run = started({"name": "one", "protocol": "leave-one-out", "targets": ["west"], "methods": ["source"]})
-    complete(run, place, lambda: SlurmExecutor(place, ExecutorOptions(workers=2), cluster="local"))
+    complete(run, place, lambda: SlurmExecutor(work_in(place), ExecutorOptions(workers=2), cluster="local"))
 
 
 @pytest.mark.slow
@@ -127,10 +128,10 @@ def test_a_run_on_ray_is_complete_though_a_worker_is_killed(started, place):
     from ttdg.bench.executors.ray import RayExecutor
 
     run, killed = started(), []
-    executor = RayExecutor(place, ExecutorOptions(workers=2))
+    executor = RayExecutor(work_in(place), ExecutorOptions(workers=2))
 
     def busy():
-        return [p for p in psutil.Process().children(recursive=True) if p.name().startswith("ray::attempt")]
+        return [p for p in psutil.Process().children(recursive=True) if p.name().startswith("ray::_run")]
 
     def kill():
         until(lambda: any(place.run.rglob("*.csv.gz")) and busy())

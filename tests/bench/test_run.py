@@ -148,7 +148,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(started, place, inline, h
     child.start()
     child.join(60)
     sentence = (place.run.parent / "sentence").read_text()
-    assert "free some space and run the same benchmark again" in sentence
+    assert "free some space and run the same command again" in sentence
     assert "\n" not in sentence
     assert not gone.exists()
     assert before == {path: path.read_bytes() for path in kept}

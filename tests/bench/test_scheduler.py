@@ -1,6 +1,6 @@
-from ttdg.bench.executors import Outcome
+from ttdg.bench.executors import MAX_TRIES, Outcome
 from ttdg.bench.jobs import Training, model_of, required_jobs
-from ttdg.bench.scheduler import MAX_TRIES, Schedule
+from ttdg.bench.scheduler import Schedule
 
 
 def drive(schedule, outcome=lambda key: Outcome(key, seconds=1.0), room=2):

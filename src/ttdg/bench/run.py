@@ -15,6 +15,7 @@ from ttdg.bench.jobs import KINDS, Job, Scoring, kind_of, to_dict
 from ttdg.bench.record_check import record_fault
 from ttdg.bench.request import PreparedRun, RunRequest
 from ttdg.bench.scheduler import Schedule
+from ttdg.bench.worker import work_in
 from ttdg.errors import UserError, suggestion
 
 POLL_SECONDS = 0.25  # seconds between two checks of the workers
@@ -76,7 +77,7 @@ def run_benchmark(
         return run_jobs(
             jobs_until(ready.jobs, until),
             ready.folder,
-            lambda: make_executor(executor, ready.folder, machine),
+            lambda: make_executor(executor, work_in(ready.folder), machine),
             watch(ready),
             end,
         )

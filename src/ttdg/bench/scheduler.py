@@ -4,10 +4,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ttdg.bench.executors import Outcome
+from ttdg.bench.executors import MAX_TRIES, Outcome
 from ttdg.bench.jobs import Job, Training, kind_of, model_of, required_jobs
 
-MAX_TRIES = 3  # attempts for a job whose worker dies
 LOOKAHEAD = 256  # number of ready jobs searched for one whose model a worker has in memory
 
 

@@ -22,6 +22,7 @@ from ttdg.errors import UserError
 
 STREAMS = ("online", "folder")
 PARTLY = 3  # exit status if some files were set aside
+SHARDS_PANEL = "Many processes or machines"  # heading of some options
 
 
 def predict_command(
@@ -90,6 +91,48 @@ def predict_command(
             "--keep-identity", help="Copy patient and study from DICOM images into their segmentations."
         ),
     ] = False,
+    shards: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Cut the images into this many slices, which processes or machines answer at the same time. For "
+            "methods without memory, and for the stream folder after learning.",
+            show_default=False,
+            rich_help_panel=SHARDS_PANEL,
+        ),
+    ] = None,
+    executor: Annotated[
+        str, typer.Option(help="Where shards run: local, slurm or ray.", rich_help_panel=SHARDS_PANEL)
+    ] = "local",
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="CPU threads of a shard; default: cores ÷ shards on this machine, 1 on a cluster.",
+            show_default=False,
+            rich_help_panel=SHARDS_PANEL,
+        ),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of a running Ray cluster.", show_default=False, rich_help_panel=SHARDS_PANEL
+        ),
+    ] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(help="SLURM partition.", show_default=False, rich_help_panel=SHARDS_PANEL),
+    ] = None,
+    minutes: Annotated[
+        int,
+        typer.Option(min=1, help="Time limit of a SLURM job, in minutes.", rich_help_panel=SHARDS_PANEL),
+    ] = 240,
+    gpus: Annotated[
+        int,
+        typer.Option(
+            min=0, help="With 1, every shard on a cluster gets a GPU.", rich_help_panel=SHARDS_PANEL
+        ),
+    ] = 0,
 ) -> None:
     """Segment images and adapt to them; each mask has the size of its image.
 
@@ -107,6 +150,9 @@ def predict_command(
 
     Learn all images, then answer them: [bold]ttdg predict -m models/no-etis -i new-site/ -o out/ --method universe
     --stream folder[/bold]
+
+    In two processes, with the same masks: [bold]ttdg predict -m models/no-etis -i new-site/ -o out/ --method judge
+    --shards 2[/bold]
     """
     from ttdg.checkpoints import load
     from ttdg.cli.progress import progress_bars
@@ -117,6 +163,15 @@ def predict_command(
     options = parse_settings(settings)
     if stream not in (None, *STREAMS):
         raise UserError(f"--stream is {' or '.join(STREAMS)}, not {stream!r}")
+    sharding = None
+    if shards is not None:
+        from ttdg.newsite.shards import Sharding
+
+        sharding = Sharding(
+            shards, _whole_path(model), executor, device, threads, address, partition, minutes, gpus
+        )
+    elif executor != "local":
+        raise UserError(f"the executor {executor} runs shards; give their number with --shards")
     with progress_bars("learning", "segmenting") as (learning, progress):
         loaded = load(model, device)
         outcome = predict(
@@ -124,6 +179,7 @@ def predict_command(
             overlays=overlays, workers=workers, again=again, gate=read_policy(policy) if policy else gate,
             most_pixels=round(1e6 * max_megapixels), probabilities=probabilities, keep_identity=keep_identity,
             progress=progress, learning=learning,
+            shards=sharding,
         )  # fmt: skip
     typer.echo(
         f"model {model} ({loaded.card.sha256[:12]}), method {outcome.method} with {options_text(options)}"
@@ -146,6 +202,11 @@ def predict_command(
     for file, reason in outcome.set_aside.items():
         typer.echo(printable(f"set aside {file}: {reason}"), err=True)
     raise typer.Exit(PARTLY if outcome.set_aside else 0)
+
+
+def _whole_path(model: str | Path) -> str:
+    """Return the path of a model as other processes need it, or its name if it is included in the package."""
+    return str(Path(model).resolve()) if Path(model).exists() else str(model)
 
 
 def printable(text: str) -> str:

@@ -1,8 +1,9 @@
-"""Writing the answer to one image: its mask in the size of the file, and its overlay."""
+"""Writing the answer to one image: its mask in the size of the file, its overlay, and its journal entry."""
 
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from PIL import Image
 
+from ttdg.adaptation import Assessment
+from ttdg.adaptation.gate import GateDecision
 from ttdg.data.unlabelled import NewImage
 from ttdg.files import atomic_file
 from ttdg.newsite.journal import PARTS, JournalEntry
@@ -112,6 +115,32 @@ def label_pixels(
         labels[part] = indices.to(torch.uint8).cpu().numpy()
         total += float((best - strip.logsumexp(0)).exp().sum(dtype=torch.float64))
     return labels, total / (height * width)
+
+
+def expected_fields(assessment: Assessment | None, count: int) -> list[dict[str, Any]]:
+    """Return the journal fields about the expected Dice of each image of a batch of `count` images."""
+    if assessment is None:
+        return [{}] * count
+    dice, half_width = (values.clamp(0, 1).tolist() for values in (assessment.dice, assessment.half_width))
+    known = assessment.unadapted
+    unadapted = [None] * count if known is None else known.clamp(0, 1).tolist()
+    return [
+        {
+            "reading": choice,
+            "expected_dice": middle,
+            "expected_low": max(0.0, middle - half),
+            "expected_high": min(1.0, middle + half),
+            "expected_unadapted": other,
+        }
+        for choice, middle, half, other in zip(assessment.choices, dice, half_width, unadapted, strict=True)
+    ]
+
+
+def gate_fields(decision: GateDecision | None, count: int) -> list[str]:
+    """Return what the gate decided about each image of a batch of `count` images."""
+    if decision is None:
+        return [""] * count
+    return [reason or "accepted" for reason in decision.reasons]
 
 
 def _save(path: Path, pixels: np.ndarray) -> str:

@@ -7,7 +7,7 @@ breaks the chain. The manifest holds the last hash and the number of lines, so t
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -49,16 +49,32 @@ class AuditLog:
 
     def add(self, event: str, **facts: Any) -> None:
         """Append a line and flush it to disk."""
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        line: dict[str, Any] = {"number": self.count + 1, "time": now, "event": event, **facts}
-        line["previous"] = self.head
-        line["hash"] = line_hash(line)
+        self._append({"time": datetime.now(UTC).isoformat(timespec="seconds"), "event": event, **facts})
+
+    def adopt(self, lines: Iterable[Mapping[str, Any]], since: int) -> None:
+        """Append the lines of other logs with their times, as links of this chain.
+
+        A fact that this log states after line `since`, or that an interrupted call wrote twice, is not added again.
+        """
+        stated = {_fact(line) for line in read_chain(self.path)[0][since:]}
+        new = {_fact(line): line for line in lines}
+        self._append(*(line for fact, line in new.items() if fact not in stated))
+
+    def _append(self, *contents: Mapping[str, Any]) -> None:
+        """Append lines to the chain and flush them to disk."""
+        text, chain = "", {"number", "previous", "hash"}
+        for content in contents:
+            line: dict[str, Any] = {"number": self.count + 1}
+            line |= {name: value for name, value in content.items() if name not in chain}
+            line["previous"] = self.head
+            line["hash"] = line_hash(line)
+            text += json.dumps(line) + "\n"
+            self.count, self.head = self.count + 1, line["hash"]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        self.count, self.head = self.count + 1, line["hash"]
 
     def end(self) -> dict[str, Any]:
         """Return the number of lines and the hash of the last one, which the manifest states."""
@@ -116,6 +132,13 @@ def verify_audit(folder: Path) -> AuditReport:
     path = folder / FILE
     if not path.is_file():
         raise UserError(f"{folder} has no audit log; name an output folder of a prediction")
+    lines, problems = read_chain(path)
+    problems += _compare_with_manifest(folder, lines)
+    return AuditReport(lines, problems, _changed_masks(folder, lines))
+
+
+def read_chain(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the lines of a log, and the problems of its chain as sentences."""
     lines, problems, previous = list[dict[str, Any]](), list[str](), START
     data = path.read_bytes()
     for number, raw in enumerate(data.splitlines(), 1):
@@ -135,8 +158,13 @@ def verify_audit(folder: Path) -> AuditReport:
                 f"line {number} does not continue line {number - 1}: a line is missing or was changed"
             )
         lines.append(line)
-    problems += _compare_with_manifest(folder, lines)
-    return AuditReport(lines, problems, _changed_masks(folder, lines))
+    return lines, problems
+
+
+def _fact(line: Mapping[str, Any]) -> str:
+    """Return what a line states, without its time and its place in the chain."""
+    place = {"number", "time", "previous", "hash"}
+    return json.dumps({name: value for name, value in line.items() if name not in place}, sort_keys=True)
 
 
 def _compare_with_manifest(folder: Path, lines: list[dict[str, Any]]) -> list[str]:

@@ -16,6 +16,7 @@ from ttdg.fields import wrong_field
 from ttdg.files import atomic_file
 
 PARTS = "parts"  # folder of the answers to frames whose mask is not complete
+SHARDS = "shards"  # folder of the journals of shards, until their answers are complete
 TEMPORARY = re.compile(r"\..*-[a-z0-9_]{8}(\.[a-z]+)?")  # names that `atomic_file` gives unfinished files
 
 
@@ -88,6 +89,11 @@ class Journal:
     Its first line is the description of the run. A line that was cut off when a run was killed is dropped, so that its
     file is processed again. Nothing is written before `begin`.
 
+    Args:
+        folder: The output folder.
+        again: Ignore the answers of earlier calls.
+        path: Another place of the journal, for a shard of the folder.
+
     Attributes:
         folder: The output folder.
         entries: The latest entry of every file.
@@ -96,8 +102,8 @@ class Journal:
         kept: File → key of the answers of earlier calls whose mask and overlay still exist.
     """
 
-    def __init__(self, folder: Path, again: bool = False) -> None:
-        self.folder, self.path = folder, folder / "journal.jsonl"
+    def __init__(self, folder: Path, again: bool = False, path: Path | None = None) -> None:
+        self.folder, self.path = folder, path or folder / "journal.jsonl"
         existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
             raise UserError(f"cannot write to the folder {folder}; choose another output folder")
@@ -119,16 +125,23 @@ class Journal:
         }
 
     def begin(self, run: Mapping[str, Any]) -> None:
-        """Remove what a killed call left half-written, and write the journal without its damaged lines."""
+        """Remove what a killed call left half-written, and write the journal without its damaged lines.
+
+        A shard removes nothing, because other shards are writing.
+        """
+        if self.path.parent == self.folder:
+            self._remove_unfinished()
+        lines = [{"run": run}, *map(asdict, self.entries.values()), {"finished": self.finished}]
+        with atomic_file(self.path) as temporary:
+            temporary.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+
+    def _remove_unfinished(self) -> None:
         for place in (self.folder / name for name in ("masks", "overlays", "probabilities", "state", PARTS)):
             for path in place.rglob(".*"):
                 if TEMPORARY.fullmatch(path.name) and path.is_file():
                     path.unlink()
         for path in (*self.folder.glob(".journal-*"), *self.folder.glob(".manifest-*")):
             path.unlink()
-        lines = [{"run": run}, *map(asdict, self.entries.values()), {"finished": self.finished}]
-        with atomic_file(self.path) as temporary:
-            temporary.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
 
     def expected_dice(self, files: Sequence[str]) -> dict[str, float]:
         """Return the expected Dice of those files that were answered by a self-assessing method."""
@@ -165,6 +178,18 @@ class Journal:
         """Append entries and flush them to disk."""
         self.entries |= {entry.file: entry for entry in entries}
         self._append(*map(asdict, entries))
+
+    def adopt(self, entries: Mapping[str, JournalEntry], before: Mapping[str, JournalEntry]) -> None:
+        """Take over the entries of shards, of which those in `before` were written by an earlier call.
+
+        A mask of an earlier call that is not the one that was written counts as changed by hand.
+        """
+        self.entries |= entries
+        kept = [entry for file, entry in entries.items() if entry.mask and before.get(file) == entry]
+        self.edited |= {
+            entry.file for entry in kept if _digest(self.folder / entry.mask) not in ("", entry.mask_sha256)
+        }
+        self.kept = {entry.file: entry.key for entry in kept}
 
     def finish(self) -> None:
         """State that all files of the current round have been answered or set aside."""

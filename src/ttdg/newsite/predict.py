@@ -1,12 +1,13 @@
 """Segmenting a folder of images: writes masks in the size of each file, overlays, a journal and a manifest."""
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ttdg
 from ttdg.adaptation import METHODS, Adapter, Resumable, SiteLearner, build_adapter
@@ -18,7 +19,7 @@ from ttdg.errors import UserError
 from ttdg.newsite.audit import AuditLog, verify_audit
 from ttdg.newsite.auto import AUTO, MethodChoice, choose_method
 from ttdg.newsite.inputs import PIXELS, find_files
-from ttdg.newsite.journal import Journal, answer_key
+from ttdg.newsite.journal import SHARDS, Journal, answer_key
 from ttdg.newsite.manifest import by_input, input_count, write_manifest
 from ttdg.newsite.names import output_names
 from ttdg.newsite.report_page import SiteReport, write_site_report
@@ -31,6 +32,9 @@ from ttdg.newsite.site_check import check_site
 from ttdg.newsite.stack_masks import StackMasks
 from ttdg.safety import Drift
 from ttdg.safety.policy import GatePolicy
+
+if TYPE_CHECKING:
+    from ttdg.newsite.shards import Sharding
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,7 @@ def predict(
     answered: Answered = lambda batch, logits: None,
     chosen: Callable[[MethodChoice, Drift | None], None] = lambda choice, drift: None,
     prepared: Callable[[Adapter], None] = lambda adapter: None,
+    shards: "Sharding | None" = None,
 ) -> FolderResult:
     """Segment every image of a folder, at any depth, with a model that adapts to the images.
 
@@ -120,6 +125,8 @@ def predict(
         answered: Called with each batch and its logits, before the masks of the batch are written.
         chosen: Called once, before anything is written, with the method and the drift, if `auto` measured it.
         prepared: Called once with the adapter, without its gate, before it sees an image. It must not be changed.
+        shards: Answer slices of the files in several processes or machines, with the same result. The method has no
+            memory between batches, or learns the folder first. `answered` is not called.
     """
     if model.card.benchmark.task == "classification":
         raise UserError(
@@ -128,7 +135,15 @@ def predict(
         )
     start = time.perf_counter()
     options, journal = options or {}, Journal(out, again)
-    found = find_files([images] if isinstance(images, Path) else images, out)
+    if again:
+        shutil.rmtree(out / SHARDS, ignore_errors=True)
+    elif shards is None and (out / SHARDS).exists():
+        raise UserError(
+            "the output folder holds an unfinished prediction in shards; continue it with shards, or ask for all "
+            "answers again"
+        )
+    inputs = [images] if isinstance(images, Path) else images
+    found = find_files(inputs if shards is None else [path.absolute() for path in inputs], out)
     choice, drift = MethodChoice(method or AUTO, ""), None
     check = partial(check_site, model, found.images, most_pixels=most_pixels, workers=workers)
     if choice.method == AUTO:
@@ -143,6 +158,10 @@ def predict(
         raise UserError(f"a folder is answered in the stream 'online' or 'folder', not {stream!r}")
     declared = METHODS[method]
     stream = stream or ("folder" if isinstance(adapter, SiteLearner) else "online")
+    if shards is not None:
+        from ttdg.newsite.shards import ShardSettings, answer_in_shards, check_sharding
+
+        check_sharding(method, stream, adapter)
     policy = default_policy(model, method) if gate is None else GatePolicy() if gate is True else gate or None
     if policy is not None:
         adapter = put_gate(adapter, model, model.card.benchmark.regions, policy, declared.memory)
@@ -165,17 +184,31 @@ def predict(
         answered, probabilities,
     )  # fmt: skip
     device = next(model.network.parameters()).device
-    session.answer(
-        partial(
-            read_new_images, groups, benchmark, batch, device, most_pixels=most_pixels, workers=workers
-        ), key, learns_first=declared.memory and stream == "folder" and bool(rounds.present),
-        learns_on_the_way=declared.memory and stream == "online", saved=saved, overlays=overlays,
-        batches=sum(-(-len(group) // batch) for group in groups), learning=learning,
+    read = partial(
+        read_new_images, groups, benchmark, batch, device, most_pixels=most_pixels, workers=workers
     )  # fmt: skip
+    session.begin(declared.memory)
+    learned = None
+    if shards is not None:
+        journal.kept.clear()  # each shard looks for its own earlier answers
+    if declared.memory and stream == "folder" and rounds.present:
+        batches = sum(-(-len(group) // batch) for group in groups)
+        learned = session.learn(read, key, saved=saved, batches=batches, learning=learning)
+    online = declared.memory and stream == "online"
+    if shards is None:
+        session.answer(read, key, learned=learned, learns_on_the_way=online, saved=saved, overlays=overlays)
+    else:
+        shard_settings = ShardSettings(
+            out.resolve(), shards, shards.threads_of_shard(), run, options, policy, maker, key, learned,
+            journal.finished, overlays, workers, most_pixels, probabilities,
+        )  # fmt: skip
+        answer_in_shards(session, rounds.groups(False), shard_settings)
     if rounds.present:
         journal.finish()
     if saved is not None:
         saved.remove()
+    if shards is not None:
+        shutil.rmtree(out / SHARDS)
     removed = journal.removed(files)
     drift = check() if drift is None else drift
     done, kept = (input_count(files, session.inputs) for files in (session.done, session.kept))

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ttdg
 from ttdg.adaptation import (
@@ -20,7 +20,7 @@ from ttdg.adaptation.gate import GatedAdapter, GateDecision
 from ttdg.checkpoints import Model, content_hash
 from ttdg.data.unlabelled import InputFile, NewBatch, Refused
 from ttdg.evaluation.streams import frozen_predictor
-from ttdg.newsite.answers import write_answer
+from ttdg.newsite.answers import expected_fields, gate_fields, write_answer
 from ttdg.newsite.audit import AuditLog
 from ttdg.newsite.journal import Journal, JournalEntry, answer_key
 from ttdg.newsite.learning import learn_folder
@@ -29,6 +29,13 @@ from ttdg.newsite.stack_masks import OpenStacks, StackMasks
 
 Read = Callable[..., Iterator[NewBatch]]  # `read_new_images` without `pictures` and `on_error`
 Answered = Callable[[NewBatch, Logits], None]  # receives a batch and its logits before its masks are written
+
+
+class LearnedSite(NamedTuple):
+    """What an adapter has learned of all images before it answers them."""
+
+    key: str  # hash of all that the answers depend on, the images included
+    weights: str  # hash of the learned weights
 
 
 @dataclass
@@ -75,55 +82,66 @@ class Session:
         """The source model, for images that are answered alone."""
         return build_adapter(self.model, "source", {})
 
+    def begin(self, changing: bool) -> None:
+        """Start the journal and the log. `changing`: the method keeps what it learns."""
+        self._report()
+        self.audit.open()
+        self.audit.add("run", run=self.run)
+        self.journal.begin(self.run)
+        self._stacks.count_down(*(self.set_aside.keys() & self.inputs.keys()))
+        self._changing = changing
+
+    def learn(
+        self, read: Read, key: str, *, saved: RunState | None, batches: int, learning: Progress
+    ) -> LearnedSite:
+        """Let the adapter learn all images before it answers any.
+
+        Args:
+            read: Reads all images.
+            key: Hash of everything but the images that answers depend on.
+            saved: Where the state of the adapter is kept until the run is complete; None if it cannot be saved.
+            batches: The largest possible number of batches.
+            learning: Called with the number of finished steps of learning and of all steps.
+        """
+        learned = learn_folder(
+            self.adapter, partial(_read_before, read), key, files=self.inputs.keys() - self.final, batches=batches,
+            journal=self.journal, saved=saved, progress=learning,
+        )  # fmt: skip
+        weights = self._weights()
+        self.audit.add("learned", weights=weights, **_gate_counts(self.adapter))
+        return LearnedSite(learned, weights)
+
     def answer(
-        self, read: Read, key: str, *, learns_first: bool, learns_on_the_way: bool, saved: RunState | None,
-        overlays: bool, batches: int, learning: Progress,
+        self, read: Read, key: str, *, learned: LearnedSite | None, learns_on_the_way: bool,
+        saved: RunState | None, overlays: bool,
     ) -> None:  # fmt: skip
         """Answer all images that `read` yields and that have no valid answer.
 
         Args:
             read: Reads all images.
             key: Hash of everything but the images that answers depend on.
-            learns_first: The adapter learns all images before it answers any.
+            learned: What the adapter has learned of all images; None if it did not learn them first.
             learns_on_the_way: Each batch influences the answers to later ones.
             saved: Where the state of the adapter is kept until the run is complete; None if it cannot be saved.
             overlays: Also draw overlays.
-            batches: The largest possible number of batches.
-            learning: Called with the number of finished steps of learning and of all steps.
         """
         run_key, covered, number = key, 0, 0
         respond: Callable[[Images], Logits] = self.adapter
         assessing = self.adapter if isinstance(self.adapter, SelfAssessing) else None
-
-        def read_before() -> Iterator[NewBatch]:
-            return read(pictures=False, on_error=lambda refused: None)
-
-        self._report()
-        self.audit.open()
-        self.audit.add("run", run=self.run)
-        self.journal.begin(self.run)
-        self._stacks.count_down(*(self.set_aside.keys() & self.inputs.keys()))
-        self._changing = learns_on_the_way or learns_first
-        self._greys = self.model.card.benchmark.greys
-        if learns_first:
-            wanted = self.inputs.keys() - self.final
-            key = learn_folder(
-                self.adapter, read_before, key, files=wanted, batches=batches, journal=self.journal, saved=saved,
-                progress=learning,
-            )  # fmt: skip
+        if learned is not None:
+            key, self._frozen_weights = learned.key, learned.weights
             respond = frozen_predictor(self.adapter)
-            self._frozen_weights = self._weights()
-            self.audit.add("learned", weights=self._frozen_weights, **_gate_counts(self.adapter))
             if not isinstance(self.adapter, FrozenPredictor):
                 assessing = None  # its assessment is that of the last batch that it learned
         elif saved is not None:
-            covered = saved.resume_online(read_before(), key, self.journal)
+            covered = saved.resume_online(_read_before(read), key, self.journal)
+        self._greys = self.model.card.benchmark.greys
         for loaded in read(pictures=overlays, on_error=self._refuse):
             if loaded.unusual:
                 self._answer_alone(loaded, run_key)
                 continue
             number += 1
-            batch_key = key if learns_first else answer_key(key, *(image.sha256 for image in loaded.files))
+            batch_key = key if learned else answer_key(key, *(image.sha256 for image in loaded.files))
             if learns_on_the_way:
                 key = batch_key  # the answers to later batches depend on this batch
             new = [image.file for image in loaded.files if image.file not in self.final]
@@ -179,8 +197,8 @@ class Session:
                 gate=gate,
             )
             for image, answer, expected, gate in zip(
-                loaded.files, logits, _expected_fields(assessment, len(loaded.files)),
-                _gate_fields(decision, len(loaded.files)), strict=True,
+                loaded.files, logits, expected_fields(assessment, len(loaded.files)),
+                gate_fields(decision, len(loaded.files)), strict=True,
             )
             if image.file not in fixed
         ]  # fmt: skip
@@ -213,11 +231,9 @@ class Session:
         self.progress(len(self.done) + len(self.kept) + len(self.refused), len(self.inputs))
 
 
-def _gate_fields(decision: GateDecision | None, count: int) -> list[str]:
-    """Return what the gate decided about each image of a batch of `count` images."""
-    if decision is None:
-        return [""] * count
-    return [reason or "accepted" for reason in decision.reasons]
+def _read_before(read: Read) -> Iterator[NewBatch]:
+    """Read the images without pictures, before they are answered."""
+    return read(pictures=False, on_error=lambda refused: None)
 
 
 def _gate_counts(adapter: Adapter) -> dict[str, Any]:
@@ -225,22 +241,3 @@ def _gate_counts(adapter: Adapter) -> dict[str, Any]:
     if not isinstance(adapter, GatedAdapter):
         return {}
     return {"update_undone": "; ".join(adapter.remarks()) if adapter.counts["undone"] else ""}
-
-
-def _expected_fields(assessment: Assessment | None, count: int) -> list[dict[str, Any]]:
-    """Return the journal fields about the expected Dice of each image of a batch of `count` images."""
-    if assessment is None:
-        return [{}] * count
-    dice, half_width = (values.clamp(0, 1).tolist() for values in (assessment.dice, assessment.half_width))
-    known = assessment.unadapted
-    unadapted = [None] * count if known is None else known.clamp(0, 1).tolist()
-    return [
-        {
-            "reading": choice,
-            "expected_dice": middle,
-            "expected_low": max(0.0, middle - half),
-            "expected_high": min(1.0, middle + half),
-            "expected_unadapted": other,
-        }
-        for choice, middle, half, other in zip(assessment.choices, dice, half_width, unadapted, strict=True)
-    ]

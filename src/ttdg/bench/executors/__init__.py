@@ -1,6 +1,7 @@
 """Executors: where jobs run. An executor accepts job specifications and reports their outcomes.
 
 - `Executor`: the interface of all executors.
+- `Work`: what the workers do with a job.
 - `Outcome`: how a job ended.
 - `ExecutorOptions`: settings of the machines.
 - `EXECUTORS`: name → factory, for processes of this machine, SLURM and Ray.
@@ -11,10 +12,12 @@ Each factory imports its packages when it is called; importing this package load
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from ttdg.bench.folder import RunFolder
 from ttdg.errors import UserError, suggestion
+
+MAX_TRIES = 3  # attempts for a job whose worker dies
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,15 @@ class Outcome:
     seconds: float = 0.0
     lost: bool = False
     fatal: bool = False
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the workers do, with how many threads, and where."""
+
+    run: Callable[[str, Mapping[str, Any]], Outcome]  # a job from its key and specification; can be pickled
+    folder: Path  # all machines see it at this path
+    threads: int = 1  # CPU threads of a job
 
 
 @runtime_checkable
@@ -66,33 +78,33 @@ class ExecutorOptions:
     gpus: int = 0  # GPUs of this machine; on a cluster, a positive number requests one GPU per job
 
 
-def _local(folder: RunFolder, options: ExecutorOptions) -> Executor:
+def _local(work: Work, options: ExecutorOptions) -> Executor:
     from ttdg.bench.executors.local import LocalExecutor
 
-    return LocalExecutor(folder, options.workers or 1, options.gpus)
+    return LocalExecutor(work, options.workers or 1, options.gpus)
 
 
-def _slurm(folder: RunFolder, options: ExecutorOptions) -> Executor:
+def _slurm(work: Work, options: ExecutorOptions) -> Executor:
     from ttdg.bench.executors.slurm import SlurmExecutor
 
-    return SlurmExecutor(folder, options)
+    return SlurmExecutor(work, options)
 
 
-def _ray(folder: RunFolder, options: ExecutorOptions) -> Executor:
+def _ray(work: Work, options: ExecutorOptions) -> Executor:
     from ttdg.bench.executors.ray import RayExecutor
 
-    return RayExecutor(folder, options)
+    return RayExecutor(work, options)
 
 
-EXECUTORS: Mapping[str, Callable[[RunFolder, ExecutorOptions], Executor]] = {
+EXECUTORS: Mapping[str, Callable[[Work, ExecutorOptions], Executor]] = {
     "local": _local,
     "slurm": _slurm,
     "ray": _ray,
 }
 
 
-def make_executor(name: str, folder: RunFolder, options: ExecutorOptions) -> Executor:
+def make_executor(name: str, work: Work, options: ExecutorOptions) -> Executor:
     """Build the executor of this name: local, slurm or ray."""
     if name not in EXECUTORS:
         raise UserError(f"unknown executor {name!r}{suggestion(name, EXECUTORS)}")
-    return EXECUTORS[name](folder, options)
+    return EXECUTORS[name](work, options)

@@ -10,9 +10,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from ttdg.bench.executors import Outcome
-from ttdg.bench.folder import RunFolder
-from ttdg.bench.worker import run_job
+from ttdg.bench.executors import Outcome, Work
 
 
 @dataclass
@@ -27,8 +25,8 @@ class _Worker:
 class LocalExecutor:
     """Runs jobs in `slots` processes. A process that dies is replaced, and its job is reported as lost."""
 
-    def __init__(self, folder: RunFolder, slots: int, gpus: int = 0) -> None:
-        self.folder, self.slots, self.gpus = folder, slots, gpus
+    def __init__(self, work: Work, slots: int, gpus: int = 0) -> None:
+        self.work, self.slots, self.gpus = work, slots, gpus
         self.workers: list[_Worker] = []
 
     def submit(self, key: str, spec: Mapping[str, Any]) -> None:
@@ -62,7 +60,7 @@ class LocalExecutor:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         gpu = visible_gpus(self.gpus)[number % self.gpus] if self.gpus else None
-        process = context.Process(target=_serve, args=(theirs, self.folder, gpu, os.getpid()), daemon=True)
+        process = context.Process(target=_serve, args=(theirs, self.work, gpu, os.getpid()), daemon=True)
         process.start()
         theirs.close()
         return _Worker(process, ours)
@@ -87,12 +85,12 @@ def visible_gpus(count: int) -> list[str]:
     return named if len(named) == count else [str(number) for number in range(count)]
 
 
-def _serve(pipe: Connection, folder: RunFolder, gpu: str | None, parent: int) -> None:
+def _serve(pipe: Connection, work: Work, gpu: str | None, parent: int) -> None:
     """Run jobs from the pipe until it is closed, or until the parent process ends."""
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = str(folder.threads)
+        os.environ[name] = str(work.threads)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads slow down the other workers
     threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
     while True:
@@ -100,7 +98,7 @@ def _serve(pipe: Connection, folder: RunFolder, gpu: str | None, parent: int) ->
             key, spec = pipe.recv()
         except (EOFError, OSError):
             os._exit(0)  # all output is written; a normal exit would spend a second in torch
-        pipe.send(run_job(key, spec, folder))
+        pipe.send(work.run(key, spec))
 
 
 def _exit_with_parent(parent: int) -> None:

@@ -1,36 +1,34 @@
-"""Jobs as Ray tasks, on a new local cluster or a running one. Nodes must share the run's folder and the data."""
+"""Jobs as Ray tasks, on a new local cluster or a running one. Nodes must share the folder of the work and the data."""
 
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from ttdg.bench.executors import ExecutorOptions, Outcome
-from ttdg.bench.folder import RunFolder
-from ttdg.bench.worker import run_job
+from ttdg.bench.executors import ExecutorOptions, Outcome, Work
 from ttdg.errors import UserError
 
 
 class RayExecutor:
     """Runs each job as a Ray task. The task of a killed worker is reported as lost, so the run submits it again."""
 
-    def __init__(self, folder: RunFolder, options: ExecutorOptions) -> None:
+    def __init__(self, work: Work, options: ExecutorOptions) -> None:
         try:
             import ray
         except ImportError:
             raise UserError(
                 "the executor ray needs the package ray; install it with `pip install 'ttdg[cluster]'`"
             ) from None
-        self.ray, self.folder = ray, folder
+        self.ray, self.work = ray, work
         if not ray.is_initialized():
             self._connect(options)
-        self.slots = options.workers or max(1, int(ray.cluster_resources().get("CPU", 1)) // folder.threads)
-        needs = {"num_cpus": folder.threads, "num_gpus": 1 if options.gpus else 0}
-        self.task = ray.remote(max_retries=0, **needs)(run_job)
+        self.slots = options.workers or max(1, int(ray.cluster_resources().get("CPU", 1)) // work.threads)
+        needs = {"num_cpus": work.threads, "num_gpus": 1 if options.gpus else 0}
+        self.task = ray.remote(max_retries=0, **needs)(_run)
         self.running: dict[Any, tuple[str, float]] = {}
 
     def submit(self, key: str, spec: Mapping[str, Any]) -> None:
         """Start a Ray task for the job."""
-        self.running[self.task.remote(key, dict(spec), self.folder)] = (key, time.perf_counter())
+        self.running[self.task.remote(self.work, key, dict(spec))] = (key, time.perf_counter())
 
     def wait(self, seconds: float) -> list[Outcome]:
         """Return the outcome of a job that ends within `seconds`, if there is one."""
@@ -50,7 +48,7 @@ class RayExecutor:
         if options.address:
             settings = {"address": options.address, "log_to_driver": False}
         elif options.workers:
-            settings["num_cpus"] = options.workers * self.folder.threads
+            settings["num_cpus"] = options.workers * self.work.threads
         try:
             self.ray.init(**settings)
         except (ConnectionError, ValueError, RuntimeError) as error:
@@ -67,3 +65,7 @@ class RayExecutor:
             took = time.perf_counter() - since
             why = str(error).split("\n", 1)[0][:200]
             return Outcome(key, f"its Ray worker was lost ({why})", took, lost=True)
+
+
+def _run(work: Work, key: str, spec: Mapping[str, Any]) -> Outcome:
+    return work.run(key, spec)

@@ -1,12 +1,10 @@
-"""SLURM through submitit, one SLURM job per job. Nodes must see the run's folder and the data at the same paths."""
+"""SLURM through submitit, one SLURM job per job. Nodes must see the folder of the work and the data at equal paths."""
 
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from ttdg.bench.executors import ExecutorOptions, Outcome
-from ttdg.bench.folder import RunFolder
-from ttdg.bench.worker import run_job
+from ttdg.bench.executors import ExecutorOptions, Outcome, Work
 from ttdg.errors import UserError
 
 
@@ -16,21 +14,21 @@ class SlurmExecutor:
     `cluster` is passed to submitit; `local` runs the same code without SLURM, for tests.
     """
 
-    def __init__(self, folder: RunFolder, options: ExecutorOptions, cluster: str = "slurm") -> None:
+    def __init__(self, work: Work, options: ExecutorOptions, cluster: str = "slurm") -> None:
         try:
             import submitit
         except ImportError:
             raise UserError(
                 "the executor slurm needs the package submitit; install it with `pip install 'ttdg[cluster]'`"
             ) from None
-        self.folder, self.slots = folder, options.workers or 100
+        self.work, self.slots = work, options.workers or 100
         try:
-            self.executor = submitit.AutoExecutor(folder=folder.run / "slurm", cluster=cluster)
+            self.executor = submitit.AutoExecutor(folder=work.folder / "slurm", cluster=cluster)
         except RuntimeError as error:
             raise UserError(f"SLURM is not available ({error}); use the executor local") from None
         settings: dict[str, Any] = {"timeout_min": options.minutes, "name": "ttdg"}
         if cluster == "slurm":
-            settings["cpus_per_task"] = folder.threads
+            settings["cpus_per_task"] = work.threads
             if options.partition:
                 settings["slurm_partition"] = options.partition
         if options.gpus:
@@ -40,7 +38,7 @@ class SlurmExecutor:
 
     def submit(self, key: str, spec: Mapping[str, Any]) -> None:
         """Submit the job to SLURM."""
-        self.running[key] = (self.executor.submit(run_job, key, dict(spec), self.folder), time.perf_counter())
+        self.running[key] = (self.executor.submit(self.work.run, key, dict(spec)), time.perf_counter())
 
     def wait(self, seconds: float) -> list[Outcome]:
         """Return the outcomes of the jobs that end within `seconds`."""
