@@ -61,6 +61,10 @@ def predict_command(
         bool, typer.Option(help="Also draw each mask over its image, at most 2048 pixels wide or high.")
     ] = True,
     workers: WorkersOption = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="CPU threads of the network; default: one per core.", show_default=False),
+    ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Answer all files again and replace the answers in OUT.")
     ] = False,
@@ -117,6 +121,10 @@ def predict_command(
     options = parse_settings(settings)
     if stream not in (None, *STREAMS):
         raise UserError(f"--stream is {' or '.join(STREAMS)}, not {stream!r}")
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
     with progress_bars("learning", "segmenting") as (learning, progress):
         loaded = load(model, device)
         outcome = predict(

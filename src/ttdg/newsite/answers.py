@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from PIL import Image
 
+from ttdg.data import Benchmark
 from ttdg.data.unlabelled import NewImage
 from ttdg.files import atomic_file
-from ttdg.newsite.journal import PARTS, JournalEntry
+from ttdg.newsite.journal import PARTS, Journal, JournalEntry
 from ttdg.newsite.overlay import add_legend, draw_overlay
 
 STRIP = 1_000_000  # pixels of the mask that are computed at once
@@ -56,11 +58,7 @@ def write_answer(
         _save(out / f"probabilities/{shown_as}-{label}.png", values)
     foreground = np.count_nonzero(indices) / indices.size
     if image.picture is not None:
-        height, width, _ = image.picture.shape
-        shown = indices
-        if indices.shape != (height, width):
-            shown = np.asarray(Image.fromarray(indices).resize((width, height), Image.Resampling.NEAREST))
-        _save(out / overlay, add_legend(draw_overlay(image.picture, shown), labels))
+        _save_overlay(out / overlay, image.picture, indices, labels)
     for start in range(
         0, len(indices) if stack is None else 0, ROWS
     ):  # in place and in strips, because an index takes eight bytes
@@ -81,6 +79,21 @@ def write_answer(
         holder=image.input.holder,
         stack=stack.name if stack is not None else "",
     )
+
+
+def draw_missing_overlay(journal: Journal, image: NewImage, benchmark: Benchmark) -> None:
+    """Draw the overlay of an image that was answered without one, from its mask as it is now.
+
+    Values of a mask changed by hand that stand for no label are shown as background.
+    """
+    entry, labels = journal.entries[image.file], np.zeros(256, np.uint8)
+    labels[benchmark.greys] = np.arange(len(benchmark.greys))
+    with Image.open(journal.folder / entry.mask) as mask:
+        indices = labels[np.asarray(mask.convert("L"))]
+    overlay = f"overlays/{entry.mask.removeprefix('masks/').removesuffix('.png')}.jpg"
+    assert image.picture is not None
+    _save_overlay(journal.folder / overlay, image.picture, indices, benchmark.labels)
+    journal.add(replace(entry, overlay=overlay))
 
 
 def label_pixels(
@@ -112,6 +125,16 @@ def label_pixels(
         labels[part] = indices.to(torch.uint8).cpu().numpy()
         total += float((best - strip.logsumexp(0)).exp().sum(dtype=torch.float64))
     return labels, total / (height * width)
+
+
+def _save_overlay(
+    path: Path, picture: UInt8[np.ndarray, "h w 3"], indices: UInt8[np.ndarray, "y x"], labels: Sequence[str]
+) -> None:
+    """Draw the labels over a picture, which may be smaller than they are."""
+    height, width, _ = picture.shape
+    if indices.shape != (height, width):
+        indices = np.asarray(Image.fromarray(indices).resize((width, height), Image.Resampling.NEAREST))
+    _save(path, add_legend(draw_overlay(picture, indices), labels))
 
 
 def _save(path: Path, pixels: np.ndarray) -> str:
