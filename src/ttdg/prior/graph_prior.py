@@ -8,7 +8,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -137,7 +137,7 @@ def default_levels(widths: Mapping[str, int], levels: tuple[str, ...]) -> tuple[
 
 def spec_of(kind: type[S], part: Part) -> S:
     """The settings of a part; refused if they have other fields or kinds, or are too large for its tensors."""
-    settings = {
+    settings: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in part.settings.items()
     }
     try:
@@ -146,7 +146,11 @@ def spec_of(kind: type[S], part: Part) -> S:
         raise UserError(f"the settings of the universe are damaged ({error}); {AGAIN}") from None
     if (name := wrong_field(spec)) is None:
         most = sum(value.numel() for value in part.tensors.values())
-        sizes = {"labels": (spec.labels,), "points": (spec.points,), "node_dim": (spec.node_dim,)}
+        sizes: dict[str, tuple[int, ...]] = {
+            "labels": (spec.labels,),
+            "points": (spec.points,),
+            "node_dim": (spec.node_dim,),
+        }
         sizes |= {"channels": spec.channels, "stride": (spec.stride,), "per_tissue": (spec.per_tissue,)}
         sizes["points"] += (spec.labels * spec.points * spec.node_dim,)
         name = next(
