@@ -4,22 +4,24 @@ Each input is a valid file after a few random changes: bytes, bits, large intege
 A reader may accept it or raise a `UserError`. Counted are
 
 - crash: any other exception, or the death of the process;
-- hang: more than 5 seconds for one input;
-- memory: more than 2 GB of address space over what the process had before.
+- hang: more than 5 seconds of CPU time for one input, or 60 seconds without an answer;
+- memory: more than 2 GB of address space over what the process had before, also if the reader catches the error.
 
-A worker process with a limit of address space reads the inputs, and its parent watches the clock. The number of an
-input and the seed select the changes again.
+A worker process with a limit of address space reads the inputs, and its parent watches its CPU time, because the
+machine may be busy. The number of an input and the seed select the changes again.
 """
 
 import argparse
 import faulthandler
 import multiprocessing
+import os
 import random
 import resource
 import struct
 import tempfile
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -27,6 +29,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 SECONDS, BYTES = 5.0, 2 << 30
+SILENT = 60.0  # seconds without an answer
 FINDINGS = ("crash", "hang", "memory")
 
 
@@ -107,6 +110,8 @@ def work(connection: Connection, target: Target, kinds: list[str], seed: int, fo
 
     torch.set_num_threads(1)
     faulthandler.disable()
+    warnings.simplefilter("ignore")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # C libraries report damage there
     files = target.corpus(folder, seed)
     for kind in kinds:  # import everything before the limit is set
         for file in files[kind]:
@@ -119,14 +124,20 @@ def work(connection: Connection, target: Target, kinds: list[str], seed: int, fo
         kind, file = made_input(target, files, kinds, seed, number)
         path = place(folder, file)
         try:
-            connection.send((target.read(kind, path), ""))
+            outcome = target.read(kind, path), ""
         except UserError as error:
-            connection.send(("refused", str(error)))
+            outcome = "memory" if ran_out(str(error)) else "refused", str(error)
         except MemoryError:
-            connection.send(("memory", traceback.format_exc(limit=-3)))
+            outcome = "memory", traceback.format_exc(limit=-3)
         except BaseException:  # noqa: BLE001  whatever a reader raises is the finding
-            connection.send(("crash", traceback.format_exc(limit=-6)))
+            outcome = "crash", traceback.format_exc(limit=-6)
+        connection.send((kind, *outcome))
         path.unlink(missing_ok=True)
+
+
+def ran_out(reason: str) -> bool:
+    """Return True if a reader gives failed allocation of memory as its reason. Pillow's error has no text."""
+    return any(words in reason for words in ("allocate", "out of memory", "damaged ()", "as NIfTI ()"))
 
 
 def place(folder: Path, file: File) -> Path:
@@ -152,14 +163,21 @@ class Worker:
         theirs.close()
         self.connection.recv()
 
-    def outcome(self, number: int) -> tuple[str, str]:
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def outcome(self, number: int) -> tuple[str, str, str]:
+        """Return the kind of an input (empty if the process gave no answer), the outcome, and its text."""
+        began, used = time.monotonic(), self.cpu_seconds()
         self.connection.send(number)
         try:
-            if self.connection.poll(SECONDS):
-                return self.connection.recv()
-            outcome = "hang", ""
+            while self.cpu_seconds() - used < SECONDS and time.monotonic() - began < SILENT:
+                if self.connection.poll(1.0):
+                    return self.connection.recv()
+            outcome = "", "hang", ""
         except EOFError:
-            outcome = "crash", "the process died"
+            outcome = "", "crash", "the process died"
         self.process.kill()
         self.process.join()
         self.start()
@@ -185,16 +203,18 @@ def fuzz(target: Target, kinds: Sequence[str], description: str) -> int:
         files = target.corpus(folder, options.seed)
         worker = Worker(target, options.kinds, options.seed, folder)
         for number in range(options.start, options.start + options.count):
-            kind, file = made_input(target, files, options.kinds, options.seed, number)
-            outcome, text = worker.outcome(number)
+            kind, outcome, text = worker.outcome(number)
             counts[outcome] += 1
-            by_kind[f"{kind}: {outcome}"] += 1
             if outcome in FINDINGS:
+                kind, file = made_input(target, files, options.kinds, options.seed, number)
                 print(f"input {number} ({kind}, {file.name}): {outcome}\n{text}", flush=True)
                 if options.keep:
                     options.keep.mkdir(parents=True, exist_ok=True)
                     kept = options.keep / f"{options.seed}-{number}-{Path(file.name).name}"
                     kept.write_bytes(file.content)
+            by_kind[f"{kind}: {outcome}"] += 1
+            if sum(counts.values()) % 5000 == 0:
+                print(f"{number + 1 - options.start:,} inputs: {dict(counts)}", flush=True)
             if time.monotonic() - began > options.seconds:
                 break
         worker.connection.send(None)

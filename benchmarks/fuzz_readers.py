@@ -4,20 +4,25 @@
     python benchmarks/fuzz_readers.py --count 10000 --seed 0 --kinds dicom nifti --keep findings/
 
 Valid files of every kind are made in memory (the corpus depends on the seed alone). Each is damaged and then read as
-`ttdg predict` reads it; `fuzz.py` says how, and what is counted. `--keep` writes each finding to a folder.
+`ttdg predict` reads it, raster and DICOM files also as masks, MetaImage and NRRD as `ttdg data import` reads them;
+`fuzz.py` says how, and what is counted. Most damage is below checksums and compression: a PNG gets new checksums, and
+the content of gzip and of PNG is compressed again. `--keep` writes each finding to a folder.
 """
 
 import gzip
 import io
 import random
+import struct
 import sys
+import zlib
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from fuzz import File, damaged, fuzz
+from fuzz import File, damaged, fuzz, ran_out
 
-KINDS = ("png", "jpeg", "bmp", "tiff", "webp", "nifti", "dicom")
+KINDS = ("png", "jpeg", "bmp", "tiff", "webp", "nifti", "dicom", "metaimage", "nrrd")
 SUFFIX = {"png": ".png", "jpeg": ".jpg", "bmp": ".bmp", "tiff": ".tif", "webp": ".webp", "dicom": ".dcm"}
 
 
@@ -60,7 +65,55 @@ def corpus(seed: int) -> dict[str, list[File]]:
             content = volume.to_bytes()
             found["nifti"] += [File("input.nii", content), File("input.nii.gz", gzip.compress(content))]
     found["dicom"] = [File("input.dcm", content) for content in dicom_corpus(colour, grey16)]
+    found |= volume_corpus(rng)
     return found
+
+
+def volume_corpus(rng: np.random.Generator) -> dict[str, list[File]]:
+    """Return MetaImage and NRRD files, plain and compressed."""
+    voxels = rng.integers(0, 100, (5, 6, 7)).astype("<i2").tobytes()
+    meta, nrrd = [], []
+    for packed in (False, True):
+        head = (
+            f"ObjectType = Image\nNDims = 3\nDimSize = 7 6 5\nElementType = MET_SHORT\nElementSpacing = 1 1 3\n"
+            f"Offset = 0 0 0\nTransformMatrix = 1 0 0 0 1 0 0 0 1\nCompressedData = {packed}\nElementDataFile = LOCAL\n"
+        )
+        meta.append(File("input.mha", head.encode() + (zlib.compress(voxels) if packed else voxels)))
+        head = (
+            f"NRRD0004\ntype: short\ndimension: 3\nspace: left-posterior-superior\nsizes: 7 6 5\nendian: little\n"
+            "space directions: (1,0,0) (0,1,0) (0,0,3)\nspace origin: (0,0,0)\n"
+            f"encoding: {'gzip' if packed else 'raw'}\n\n"
+        )
+        nrrd.append(File("input.nrrd", head.encode() + (gzip.compress(voxels) if packed else voxels)))
+    return {"metaimage": meta, "nrrd": nrrd}
+
+
+def changed_png(content: bytes, rng: random.Random) -> bytes:
+    """Damage one chunk of a PNG, half of the time its uncompressed pixels, and write a checksum that fits."""
+    chunks, at = [], 8
+    while at < len(content):
+        (size,) = struct.unpack(">I", content[at : at + 4])
+        chunks.append((content[at + 4 : at + 8], content[at + 8 : at + 8 + size]))
+        at += 12 + size
+    chosen = rng.randrange(len(chunks))
+    kind, data = chunks[chosen]
+    if kind == b"IDAT" and rng.random() < 0.5:
+        data = zlib.compress(damaged(zlib.decompress(data), rng))
+    else:
+        data = damaged(data, rng)
+    chunks[chosen] = kind, data
+    parts = [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    ]
+    return content[:8] + b"".join(parts)
+
+
+@cache
+def benchmark():
+    from ttdg.data import load_benchmark
+
+    return load_benchmark("synthetic-fundus")
 
 
 def dicom_corpus(colour: np.ndarray, grey16: np.ndarray) -> list[bytes]:
@@ -108,21 +161,37 @@ class Readers:
     def change(self, file: File, rng: random.Random) -> bytes:
         if file.name.endswith(".nii.gz") and rng.random() < 0.7:
             return gzip.compress(damaged(gzip.decompress(file.content), rng), 1)
+        if file.name.endswith(".png") and rng.random() < 0.7:
+            return changed_png(file.content, rng)
         return damaged(file.content, rng)
 
     def read(self, kind: str, path: Path) -> str:
-        """Read a file as `predict` does; return what happened."""
-        from ttdg.data import load_benchmark
+        """Read a file as the commands do; return what happened."""
         from ttdg.data.raster import pixel_limit
+        from ttdg.data.readers import read_mask
         from ttdg.data.unlabelled.images import Refused, _read
-        from ttdg.newsite.inputs import find_files
-        from ttdg.newsite.predict import PIXELS
+        from ttdg.data.volumes.formats import read_stored
+        from ttdg.errors import UserError
+        from ttdg.newsite.inputs import PIXELS, find_files
 
-        found = find_files([path], path.parent / "out")
-        benchmark, outcome = load_benchmark("synthetic-fundus"), "set aside"
+        if kind in ("metaimage", "nrrd"):
+            np.asanyarray(read_stored(path).dataobj)
+            return "read"
+        found, outcome = find_files([path], path.parent / "out"), "set aside"
+        if any(map(ran_out, found.set_aside.values())):
+            return "memory"
         with pixel_limit(PIXELS):
             for image in found.images[:3]:
-                outcome = "refused" if isinstance(_read(image, benchmark, True), Refused) else "read"
+                read = _read(image, benchmark(), True)
+                outcome = "refused" if isinstance(read, Refused) else "read"
+                if isinstance(read, Refused) and ran_out(read.reason):
+                    return "memory"
+            if kind != "nifti" and found.images:
+                try:
+                    read_mask(path)
+                except UserError as error:
+                    if ran_out(str(error)):
+                        return "memory"
         return outcome
 
 

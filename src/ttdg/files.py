@@ -1,4 +1,7 @@
-"""Atomic writes: a file or folder appears at its path only when it is complete."""
+"""Atomic writes: a file or folder appears at its path only when it is complete.
+
+`BoundedFile` is for decoders that read as many bytes as a damaged file asks for: Python allocates them before it reads.
+"""
 
 import os
 import shutil
@@ -6,6 +9,24 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, BinaryIO
+
+
+class BoundedFile:
+    """An open file whose `read` allocates at most the bytes that are left in it; all else is that of the file."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, at = file, file.tell()
+        self._size = file.seek(0, os.SEEK_END)
+        file.seek(at)
+
+    def read(self, size: int = -1) -> bytes:
+        """Return at most `size` bytes; all that are left if it is negative."""
+        return self._file.read(min(size, max(0, self._size - self._file.tell())))
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the file."""
+        return getattr(self._file, name)
 
 
 @contextmanager

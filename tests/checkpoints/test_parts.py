@@ -51,6 +51,15 @@ def test_one_changed_byte_of_the_tensors_is_detected(tmp_path, where):
         load_parts(tmp_path, "hash")
 
 
+def test_a_changed_setting_is_detected(tmp_path):
+    path = save_part(tmp_path, "prior", A_PART, "hash")
+    raw = path.read_bytes()
+    assert raw.count(b"0.1") == 1
+    path.write_bytes(raw.replace(b"0.1", b"0.2"))
+    with pytest.raises(UserError, match=r"prior\.safetensors is damaged"):
+        load_parts(tmp_path, "hash")
+
+
 def test_the_hash_depends_on_names_dtypes_and_shapes():
     ones = torch.ones(2, 3)
     others = [{"b": ones}, {"a": ones.view(torch.int32)}, {"a": ones.view(3, 2)}, {"a": ones, "b": ones[0]}]

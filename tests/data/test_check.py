@@ -69,6 +69,19 @@ def test_all_problems_are_found_at_once(make_site, fundus: Benchmark):
     ]
 
 
+def test_one_image_in_two_sites_is_a_problem_of_the_second(make_site, fundus: Benchmark):
+    root = make_site("a", 3)
+    make_site("b", 3, side=40)
+    with Image.open(root / "a/images/case1.png") as picture:
+        picture.save(root / "b/images/case2.png", compress_level=1)  # another file with the same pixels
+    a, b = check_benchmark(root, fundus).sites
+    shared = [problem for problem in b.problems if "shows the same image as" in problem]
+    assert len(shared) == 1
+    assert "b/images/case2.png" in shared[0]
+    assert "a/images/case1.png" in shared[0]
+    assert not any("same image" in problem for problem in a.problems)
+
+
 def test_a_report_with_a_problem_is_not_ok(make_site, fundus: Benchmark):
     root = make_site("a", 2)
     (root / "a/masks/case0.png").unlink()

@@ -1,6 +1,7 @@
 """Images of unusual types and sizes: float TIFF, WebP, and images that are scaled down while they are decoded."""
 
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -118,3 +119,31 @@ def test_a_budget_is_never_exceeded_and_an_item_above_it_runs_alone():
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
     assert 0 < most[0] <= 10
+
+
+@pytest.mark.parametrize("compression", [None, "zlib"])
+def test_a_large_image_of_16_bits_is_never_held_in_8_bits_at_its_full_size(tmp_path, compression):
+    side = 3000
+    values = np.linspace(0, 4000, 3 * side * side, dtype=np.uint16).reshape(side, side, 3)
+    tifffile.imwrite(tmp_path / "a.tif", values, photometric="rgb", compression=compression, rowsperstrip=64)
+    read_image(tmp_path / "a.tif")  # loads what Pillow and tifffile keep
+    tracemalloc.start()
+    with (tmp_path / "a.tif").open("rb") as file:
+        image, size = read_reduced_image(file, tmp_path / "a.tif", 256)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (image.shape, size) == ((side // 11 + 1, side // 11 + 1, 3), (side, side))
+    assert peak < 1.25 * values.nbytes
+
+
+def test_a_png_whose_chunk_claims_gigabytes_allocates_no_more_than_the_file(tmp_path):
+    Image.fromarray(gradient(20, 30)).save(tmp_path / "a.png")
+    content = bytearray((tmp_path / "a.png").read_bytes())
+    at = content.index(b"IDAT")
+    content[at - 4 : at] = b"\xff\xff\xff\xff"
+    (tmp_path / "a.png").write_bytes(content)
+    tracemalloc.start()
+    assert np.array_equal(read_image(tmp_path / "a.png"), gradient(20, 30))  # the pixels are all there
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50_000_000

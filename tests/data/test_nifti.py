@@ -223,3 +223,18 @@ def test_real_volumes_have_a_gland_inside_and_a_plausible_size(tmp_path):
         y, x = (masks.any(0).any(axis).nonzero()[0].mean() / 384 for axis in (1, 0))
         assert 0.25 < y < 0.75
         assert 0.25 < x < 0.75
+
+
+@pytest.mark.parametrize("name", ["a.nii", "a.nii.gz"])
+@pytest.mark.parametrize("size", [2**31 - 1, -16, 0])
+def test_an_extension_of_an_impossible_size_is_refused_before_it_is_allocated(tmp_path, name, size):
+    image = nibabel.Nifti1Image(drawn(), np.diag([1.0, 1, 1, 1]))
+    image.header.extensions.append(nibabel.nifti1.Nifti1Extension("comment", b"words" * 20))
+    content = bytearray(image.to_bytes())
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    assert nifti.read_volume(path).shape == SHAPE[::-1]
+    content[352:356] = size.to_bytes(4, "little", signed=True)
+    path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    with pytest.raises(UserError, match="an extension of its header claims"):
+        nifti.read_volume(path)

@@ -1,6 +1,9 @@
 """MetaImage and NRRD: values and geometry are those that were written by hand, and damage is refused."""
 
+import bz2
 import gzip
+import tracemalloc
+import zlib
 
 import numpy as np
 import pytest
@@ -89,6 +92,22 @@ def test_both_worlds_of_nrrd_describe_the_same_volume(tmp_path):
         ("a.nrrd", b"no nrrd", "no NRRD file"),
         ("a.nrrd", NRRD.format(more="", encoding="hex").encode(), "unknown encoding"),
         ("a.nrrd", NRRD.format(more="", encoding="gzip").encode() + b"xx", "damaged"),
+        (
+            "a.nrrd",
+            NRRD.format(more="spacings: 1 2 0\n", encoding="raw").encode() + raw(),
+            "axes without volume",
+        ),
+        (
+            "a.nrrd",
+            NRRD.format(more="spacings: 1 2 nan\n", encoding="raw").encode() + raw(),
+            "axes without volume",
+        ),
+        ("a.mha", b"DimSize = -1 2 2\nElementType = MET_CHAR\nElementDataFile = LOCAL\n", "three axes"),
+        (
+            "a.mha",
+            b"DimSize = 9999 9999 9999\nElementType = MET_CHAR\nElementDataFile = LOCAL\n",
+            "million voxels",
+        ),
         ("a.txt", b"", "no volume of a known type"),
     ],
 )
@@ -96,3 +115,21 @@ def test_damage_is_refused_with_a_reason(tmp_path, name, content, words):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=words):
         read_stored(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("pack", "read"),
+    [
+        (gzip.compress, lambda folder, data: nrrd(folder / "a.nrrd", data, encoding="gzip")),
+        (bz2.compress, lambda folder, data: nrrd(folder / "a.nrrd", data, encoding="bzip2")),
+        (zlib.compress, lambda folder, data: metaimage(folder / "a.mha", data, "CompressedData = True\n")),
+    ],
+)
+def test_compressed_data_are_unpacked_no_further_than_the_header_claims(tmp_path, pack, read):
+    packed = pack(bytes(100_000_000), 1)
+    tracemalloc.start()
+    with pytest.raises(UserError, match="more than 48 bytes"):
+        read(tmp_path, packed)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20_000_000

@@ -172,3 +172,17 @@ def test_a_journal_cannot_name_a_mask_outside_the_output_folder(disc_model, imag
     predict(disc_model, images, tmp_path / "out")
     assert not (tmp_path / "victim.png").exists()
     assert rows(tmp_path / "out")["00.png"]["mask"] == "masks/00.png"
+
+
+def test_overlays_are_drawn_later_from_the_masks_that_were_written_without_them(disc_model, images, tmp_path):
+    predict(disc_model, images, tmp_path / "whole", method="norm")
+    predict(disc_model, images, tmp_path / "out", method="norm", overlays=False)
+    assert not (tmp_path / "out/overlays").exists()
+    outcome = predict(disc_model, images, tmp_path / "out", method="norm")
+    assert outcome.done == 0
+    drawn, expected = (
+        {path.name: path.read_bytes() for path in (tmp_path / name / "overlays").iterdir()}
+        for name in ("out", "whole")
+    )
+    assert drawn == expected
+    assert predict(disc_model, images, tmp_path / "out", method="norm", overlays=False).done == 0

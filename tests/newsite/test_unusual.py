@@ -1,4 +1,4 @@
-"""Frames that are black, constant or noise do not change the answers to other images."""
+"""Frames that are black, constant, noise or of another kind do not change the answers to other images."""
 
 import csv
 
@@ -90,3 +90,35 @@ def test_one_black_frame_leaves_its_neighbours_to_judge(tmp_path):
     predict(model, folder, tmp_path / "out", overlays=False)
     clean, answered = masks(tmp_path / "clean"), masks(tmp_path / "out")
     assert {name: answered[name] for name in clean} == clean
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "norm",
+        "tent",
+        "judge",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("dua", "cotta", "self-training")),
+    ],
+)
+def test_an_image_of_another_modality_changes_no_other_answer_and_is_flagged(tmp_path, method):
+    """Drawn colour images of a shifted hospital with the demo model, and a grey slice among them."""
+    folder = write_benchmark(tmp_path / "data", "fundus", 3) / "summit" / "images"
+    common = {
+        "method": method,
+        "options": quick if method == "self-training" else {},
+        "overlays": False,
+        "batch": 3,
+    }
+    clean = predict(ttdg.load("demo"), folder, tmp_path / "clean", **common)
+    assert clean.unusual == {}
+    y, x = np.mgrid[:96, :96] / 95
+    body = (((y - 0.5) ** 2 + (x - 0.5) ** 2) < 0.16) * (60 + 60 * np.sin(9 * x)) + 20 * y
+    Image.fromarray(body.astype(np.uint8)).save(folder / "000-slice.png")
+    outcome = predict(ttdg.load("demo"), folder, tmp_path / "out", **common)
+    assert list(outcome.unusual.items()) == [
+        ("000-slice.png", "another kind of image than those of the source")
+    ]
+    clean, answered = masks(tmp_path / "clean"), masks(tmp_path / "out")
+    assert {name: answered[name] for name in clean} == clean
+    assert len(answered) == len(clean) + 1

@@ -12,6 +12,7 @@ from ttdg.checkpoints import load_parts, save_part
 from ttdg.errors import UserError
 from ttdg.networks import NetworkSpec, Segmenter, feature_maps, level_channels
 from ttdg.prior import RING_CELLS, MorphologyPrior, Nodes, PriorSpec, add_ring_label, prior_for, prior_loss
+from ttdg.types import Part
 
 LABELS, SIDE = 3, 64
 
@@ -253,3 +254,18 @@ def test_the_network_is_left_in_the_mode_it_was_in(network):
 def test_for_a_network_without_a_level_the_message_names_it():
     with pytest.raises(UserError, match="Conv2d has no module 'e2'"):
         feature_maps(nn.Conv2d(3, 2, 1), torch.zeros(1, 3, 8, 8), ["e2"])
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"labels": "three"}, {"labels": 0}, {"points": 2**40}, {"channels": [8, 2**40]}, {"channels": None},
+        {"levels": [3]}, {"node_dim": True}, {"tau": "x"}, {"iterations": None}, {"stride": 0}, {"another": 1},
+        {"points": 41},
+    ],
+)  # fmt: skip
+def test_settings_of_another_kind_or_size_are_refused_in_a_sentence(odd):
+    part = prior_for({"e2": 8, "e3": 8, "d2": 8}, 2, node_dim=8, points=8, per_tissue=4).to_part()
+    assert MorphologyPrior.from_part(part).spec.points == 8
+    with pytest.raises(UserError, match="fit the part 'prior' again"):
+        MorphologyPrior.from_part(Part(part.tensors, {**part.settings, **odd}))

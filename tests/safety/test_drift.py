@@ -5,8 +5,10 @@ import torch
 from torch import Generator, nn
 from typer.testing import CliRunner
 
+import ttdg
 from ttdg.cli import app
 from ttdg.data import Arrays, Benchmark, Exact
+from ttdg.errors import UserError
 from ttdg.newsite import predict
 from ttdg.safety import (
     CLASSES,
@@ -20,6 +22,7 @@ from ttdg.safety import (
 from ttdg.safety.descriptions import describe_shapes, described_layers
 from ttdg.safety.drift import home_limit, two_sample_test
 from ttdg.safety.fingerprint import WIDTH, make_group
+from ttdg.types import Part
 
 
 def test_a_source_hospital_is_like_home_and_the_unseen_one_is_not(fingerprint, embedded):
@@ -138,3 +141,49 @@ def test_a_model_without_a_fingerprint_says_so(disc_model, images_of_discs, tmp_
     assert predict(disc_model, images_of_discs, tmp_path / "out", overlays=False).drift is None
     written = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert written["drift"]["verdict"] == NO_FINGERPRINT
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"far": "x"},
+        {"foreign": None},
+        {"sites": 3},
+        {"groups": []},
+        {"groups": [1]},
+        {"layers": None},
+        {"sites": ["a"] * 9},
+    ],
+)
+def test_a_fingerprint_with_odd_settings_is_refused_in_a_sentence(odd):
+    part = ttdg.load("demo").parts["fingerprint"]
+    with pytest.raises(UserError, match="fit the part 'fingerprint' again"):
+        Fingerprint.from_part(Part(part.tensors, {**part.settings, **odd}))
+
+
+def test_a_grey_image_is_foreign_to_sources_in_colour_and_a_colour_image_to_grey_ones(
+    demo, fingerprint, site_images
+):
+    shadow, colour = SourceShadow(demo.network, fingerprint.layers), site_images["summit"]
+    grey = colour.mean(1, keepdim=True).expand_as(colour)
+
+    def found(kind, images):
+        return kind.is_foreign(shadow(images)[1]).tolist()
+
+    assert found(fingerprint, colour) == [False] * len(colour)
+    assert found(fingerprint, grey) == [True] * len(grey)
+    of_grey = fit_fingerprint_of(demo, shadow, grey)
+    assert found(of_grey, grey) == [False] * len(grey)
+    assert found(of_grey, colour) == [True] * len(colour)
+
+
+def fit_fingerprint_of(demo, shadow, images):
+    """A fingerprint of one site, without limits of the distance."""
+    described = shadow(images)[1]
+    site = torch.zeros(len(images), dtype=torch.long)
+    groups = {name: make_group(x, site, Generator().manual_seed(0)) for name, x in described.items()}
+    embedded = torch.stack([group.embed(described[name]) for name, group in groups.items()], 1)
+    return Fingerprint(
+        groups, shadow.layers, ["only"], embedded.mean(0, keepdim=True), embedded, site, torch.ones(len(groups)), 1.0,
+        1.0, float("inf"),
+    )  # fmt: skip

@@ -38,6 +38,10 @@ class Trained(Protocol):
         ...
 
 
+# What a part with odd settings raises when an adapter is built from it.
+DAMAGED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
+
+
 def adapt(
     model: nn.Module | Trained,
     method: str,
@@ -110,7 +114,15 @@ def build_adapter(
     if statistics != "own" and (base := effective_statistics(METHODS[method], statistics)) != "own":
         batchnorm.replace_batch(network, BASES[base])
     build = partial(METHODS[method].build, network, *fitted, **values)
-    adapter = guarded(build, conversions)
+    try:
+        adapter = guarded(build, conversions)
+    except DAMAGED as error:
+        if not fitted or isinstance(error, UserError):
+            raise
+        parts = " and ".join(map(repr, METHODS[method].parts))
+        raise UserError(
+            f"method {method!r} cannot use the part {parts} of this model ({error!r}); fit it again"
+        ) from error
     if views == "plain":
         return adapter
     return with_views(adapter, METHODS[method], views, conversions.form.activation or "softmax")

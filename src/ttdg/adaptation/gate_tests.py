@@ -41,8 +41,7 @@ class GateTests:
         source, description = self.shadow(images)
         foreign = None
         if self.fingerprint is not None:
-            alone = self.fingerprint.overall(self.fingerprint.embed(description), 1)
-            foreign = alone > self.fingerprint.foreign_image
+            foreign = self.fingerprint.is_foreign(description)
         expected = self._expected(images, source, answer) if self.judge is not None else None
         members = None
         if expected is not None:

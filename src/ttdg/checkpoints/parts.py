@@ -72,9 +72,14 @@ def save_part(folder: Path, name: str, part: Part, network_sha256: str) -> Path:
         "network": network_sha256,
         "sha256": content_hash(tensors),
     }
+    about["settings_sha256"] = _settings_hash(about)
     with atomic_file(path := folder / f"{name}.safetensors") as temporary:
         save_file(tensors, temporary, metadata=about)
     return path
+
+
+def _settings_hash(about: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps([about["settings"], about.get("fitted", "{}")]).encode()).hexdigest()
 
 
 def load_parts(folder: Path, network_sha256: str) -> dict[str, Part]:
@@ -100,10 +105,11 @@ def _load(path: Path, network_sha256: str) -> Part:
         raise UserError(
             f"{path} is not a part of a checkpoint ({error!r}); remove the file, then {how_to_fit(path.stem)}"
         ) from None
-    if "sha256" in about and about["sha256"] != content_hash(tensors):  # older files have no hash
+    hashes = {"sha256": content_hash(tensors), "settings_sha256": _settings_hash(about)}
+    if any(about.get(name, value) != value for name, value in hashes.items()):  # older files have no hash
         raise UserError(
-            f"{path} is damaged: its tensors do not have the stored hash; copy the file again, or remove it, "
-            f"then {how_to_fit(path.stem)}"
+            f"{path} is damaged: its tensors or settings do not have the stored hash; copy the file again, or remove "
+            f"it, then {how_to_fit(path.stem)}"
         )
     if about.get("network") != network_sha256:
         raise UserError(

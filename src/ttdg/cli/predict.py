@@ -62,6 +62,14 @@ def predict_command(
         bool, typer.Option(help="Also draw each mask over its image, at most 2048 pixels wide or high.")
     ] = True,
     workers: WorkersOption = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="CPU threads, with shards those of each; default: one per core, cores ÷ shards, 1 on a cluster.",
+            show_default=False,
+        ),
+    ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Answer all files again and replace the answers in OUT.")
     ] = False,
@@ -104,15 +112,6 @@ def predict_command(
     executor: Annotated[
         str, typer.Option(help="Where shards run: local, slurm or ray.", rich_help_panel=SHARDS_PANEL)
     ] = "local",
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="CPU threads of a shard; default: cores ÷ shards on this machine, 1 on a cluster.",
-            show_default=False,
-            rich_help_panel=SHARDS_PANEL,
-        ),
-    ] = None,
     address: Annotated[
         str | None,
         typer.Option(
@@ -172,6 +171,10 @@ def predict_command(
         )
     elif executor != "local":
         raise UserError(f"the executor {executor} runs shards; give their number with --shards")
+    elif threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
     with progress_bars("learning", "segmenting") as (learning, progress):
         loaded = load(model, device)
         outcome = predict(

@@ -1,8 +1,9 @@
 """Checking a benchmark folder: every file is decoded, and all problems are reported."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -33,6 +34,7 @@ class SiteCheck:
     sizes: Mapping[tuple[int, int], int]  # (height, width) → number of images
     labels: Mapping[str, float]  # label → share of all pixels, or class → share of all images
     problems: tuple[str, ...]
+    images: Mapping[str, Path]  # hash of the pixels → file; without constant images
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,18 @@ class CheckReport:
 
 
 def check_benchmark(root: Path, benchmark: Benchmark, workers: int | None = None) -> CheckReport:
-    """Decode every file of the benchmark; a problem does not stop the check."""
-    folders = site_folders(root)
-    return CheckReport(
-        benchmark.name, tuple(_check_site(folder, benchmark, workers) for folder in folders.values())
-    )
+    """Decode every file of the benchmark; a problem does not stop the check. An image in two sites is a problem."""
+    sites, known = list[SiteCheck](), dict[str, Path]()  # hash of the pixels → file of an earlier site
+    for folder in site_folders(root).values():
+        site = _check_site(folder, benchmark, workers)
+        shared = [
+            f"{path} shows the same image as {known[digest]}; remove one, as no site may hold images of another"
+            for digest, path in site.images.items()
+            if digest in known
+        ]
+        known = {**site.images, **known}
+        sites.append(replace(site, problems=(*site.problems, *shared)))
+    return CheckReport(benchmark.name, tuple(sites))
 
 
 def check_table(report: CheckReport, limit: int = 10) -> "Table":
@@ -92,9 +101,12 @@ def _check_site(folder: Path, benchmark: Benchmark, workers: int | None) -> Site
     if benchmark.task == "segmentation" and not (folder / "masks").is_dir():
         problems.append(f"{folder / 'masks'} is missing; put a mask for each image there")
     sizes: Counter[tuple[int, int]] = Counter()
+    images = dict[str, Path]()
     pixels = np.zeros(len(benchmark.labels), np.int64)
-    for _, future in ordered_map(lambda case: _check_case(case, benchmark), site.cases, workers):
+    for case, future in ordered_map(lambda case: _check_case(case, benchmark), site.cases, workers):
         check = future.result()
+        if check.digest:
+            images[check.digest] = case.image
         problems += check.problems
         if check.size is not None:
             sizes[check.size] += 1
@@ -109,6 +121,7 @@ def _check_site(folder: Path, benchmark: Benchmark, workers: int | None) -> Site
         sizes=dict(sizes),
         labels=dict(zip(benchmark.labels, (pixels / max(pixels.sum(), 1)).tolist(), strict=True)),
         problems=tuple(problems),
+        images=images,
     )
 
 
@@ -119,6 +132,7 @@ class _CaseCheck:
     size: tuple[int, int] | None  # (height, width) of the image
     pixels: Int[np.ndarray, "labels"]  # number of pixels of each label; a class counts as one
     problems: tuple[str, ...]
+    digest: str  # of the pixels; empty for a constant image and for one that cannot be read
 
 
 def _check_case(case: Case, benchmark: Benchmark) -> _CaseCheck:
@@ -140,4 +154,5 @@ def _check_case(case: Case, benchmark: Benchmark) -> _CaseCheck:
         labels = None if image is None or mask is None else attempt(labels_of, mask, image, case, benchmark)
     values = np.zeros(0, np.uint8) if labels is None else labels.ravel()
     pixels = np.bincount(values, minlength=len(benchmark.labels))
-    return _CaseCheck(None if image is None else image.shape[:2], pixels, tuple(problems))
+    digest = "" if image is None or np.ptp(image) == 0 else hashlib.sha256(image.tobytes()).hexdigest()
+    return _CaseCheck(None if image is None else image.shape[:2], pixels, tuple(problems), digest)

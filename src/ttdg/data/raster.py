@@ -37,6 +37,7 @@ from ttdg.data.coverage.jpeg import missing_in_jpeg
 from ttdg.data.coverage.tiff import MOST_PAGES, missing_in_tiff, page_count
 from ttdg.data.threads import Budget
 from ttdg.errors import UserError
+from ttdg.files import BoundedFile
 
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "WEBP")  # detected by content, not by suffix
 DECODING = Budget(
@@ -78,26 +79,22 @@ def read_reduced_image(
                 _check_strips(picture, path)
                 if not isinstance(picture, TiffImageFile):
                     _decode(picture, file, path)
-                image = read_high_bit_depth(picture, file, path)
-            elif side is not None and picture.width * picture.height > 4 * side * side:
+                return read_high_bit_depth(picture, file, path, side)
+            if side is not None and picture.width * picture.height > 4 * side * side:
                 return _decode_reduced(picture, file, path, side)
-            else:
-                _decode(picture, file, path)
-                ImageOps.exif_transpose(picture, in_place=True)
-                image = np.asarray(picture.convert("RGB"))
+            _decode(picture, file, path)
+            ImageOps.exif_transpose(picture, in_place=True)
+            image = np.asarray(picture.convert("RGB"))
+            return image, (image.shape[0], image.shape[1])
     except UnidentifiedError as unknown:
         try:
             with DECODING.hold(DECODING.units if side else 0):
-                deep = read_unusual_tiff(file, path, Image.MAX_IMAGE_PIXELS)
+                deep = read_unusual_tiff(file, path, Image.MAX_IMAGE_PIXELS, side)
         except DAMAGE as error:
             raise error if isinstance(error, UserError) else UserError(_damaged(path, error)) from None
         if deep is None:
             raise UserError(str(unknown)) from None
-        image = deep
-    size = image.shape[0], image.shape[1]
-    if side is not None and size[0] * size[1] > 4 * side * side:
-        image = np.asarray(Image.fromarray(image).reduce(max(1, min(size) // side)))
-    return image, size
+        return deep
 
 
 @contextmanager
@@ -153,7 +150,7 @@ def _decoding(file: BinaryIO, path: Path) -> Iterator[ImageFile]:
     """Yield a picture with a valid header, not yet decoded; errors inside the block become `UserError`."""
     try:
         # Pillow must not get the path: it would memory-map an uncompressed TIFF and swap its sides when rotating.
-        with Image.open(file, formats=FORMATS) as picture:
+        with Image.open(BoundedFile(file), formats=FORMATS) as picture:
             _check_header(picture, path)
             yield picture
     except UserError:

@@ -1,7 +1,8 @@
 """Writing the answer to one image: its mask in the size of the file, its overlay, and its journal entry."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from PIL import Image
 
 from ttdg.adaptation import Assessment
 from ttdg.adaptation.gate import GateDecision
-from ttdg.data.unlabelled import NewImage
+from ttdg.data import Benchmark
+from ttdg.data.unlabelled import InputFile, NewBatch, NewImage
 from ttdg.files import atomic_file
-from ttdg.newsite.journal import PARTS, JournalEntry
+from ttdg.newsite.journal import PARTS, Journal, JournalEntry
 from ttdg.newsite.overlay import add_legend, draw_overlay
 
 STRIP = 1_000_000  # pixels of the mask that are computed at once
@@ -59,11 +61,7 @@ def write_answer(
         _save(out / f"probabilities/{shown_as}-{label}.png", values)
     foreground = np.count_nonzero(indices) / indices.size
     if image.picture is not None:
-        height, width, _ = image.picture.shape
-        shown = indices
-        if indices.shape != (height, width):
-            shown = np.asarray(Image.fromarray(indices).resize((width, height), Image.Resampling.NEAREST))
-        _save(out / overlay, add_legend(draw_overlay(image.picture, shown), labels))
+        _save_overlay(out / overlay, image.picture, indices, labels)
     for start in range(
         0, len(indices) if stack is None else 0, ROWS
     ):  # in place and in strips, because an index takes eight bytes
@@ -84,6 +82,35 @@ def write_answer(
         holder=image.input.holder,
         stack=stack.name if stack is not None else "",
     )
+
+
+def draw_missing_overlays(
+    journal: Journal,
+    images: Iterable[InputFile],
+    benchmark: Benchmark,
+    read: Callable[[Sequence[Sequence[InputFile]]], Iterable[NewBatch]],
+) -> None:
+    """Draw the overlays of images that were answered without one; frames and slices stay without."""
+    entries = {image: journal.entries.get(image.file) for image in images if image.stack is None}
+    bare = [image for image, entry in entries.items() if entry and entry.mask and not entry.overlay]
+    for batch in read([bare]):
+        for image in batch.files:
+            _draw_overlay(journal, image, benchmark)
+
+
+def _draw_overlay(journal: Journal, image: NewImage, benchmark: Benchmark) -> None:
+    """Draw the overlay of an image from its mask as it is now.
+
+    Values of a mask changed by hand that stand for no label are shown as background.
+    """
+    entry, labels = journal.entries[image.file], np.zeros(256, np.uint8)
+    labels[benchmark.greys] = np.arange(len(benchmark.greys))
+    with Image.open(journal.folder / entry.mask) as mask:
+        indices = labels[np.asarray(mask.convert("L"))]
+    overlay = f"overlays/{entry.mask.removeprefix('masks/').removesuffix('.png')}.jpg"
+    assert image.picture is not None
+    _save_overlay(journal.folder / overlay, image.picture, indices, benchmark.labels)
+    journal.add(replace(entry, overlay=overlay))
 
 
 def label_pixels(
@@ -141,6 +168,16 @@ def gate_fields(decision: GateDecision | None, count: int) -> list[str]:
     if decision is None:
         return [""] * count
     return [reason or "accepted" for reason in decision.reasons]
+
+
+def _save_overlay(
+    path: Path, picture: UInt8[np.ndarray, "h w 3"], indices: UInt8[np.ndarray, "y x"], labels: Sequence[str]
+) -> None:
+    """Draw the labels over a picture, which may be smaller than they are."""
+    height, width, _ = picture.shape
+    if indices.shape != (height, width):
+        indices = np.asarray(Image.fromarray(indices).resize((width, height), Image.Resampling.NEAREST))
+    _save(path, add_legend(draw_overlay(picture, indices), labels))
 
 
 def _save(path: Path, pixels: np.ndarray) -> str:

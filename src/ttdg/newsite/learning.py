@@ -12,6 +12,7 @@ from ttdg.evaluation.streams import learn_site
 from ttdg.newsite.inputs import PIXELS, find_files
 from ttdg.newsite.journal import Journal, answer_key
 from ttdg.newsite.run_state import RunState
+from ttdg.newsite.site_check import SourceKind
 
 
 def learn_folder(
@@ -27,8 +28,8 @@ def learn_folder(
 ) -> str:
     """Bring the adapter into the state that answers the images, by learning or from the saved state.
 
-    Nothing is learned or loaded if the journal already holds all answers. Constant frames and noise are
-    not learned.
+    Nothing is learned or loaded if the journal already holds all answers. Constant frames, noise and images of another
+    kind are not learned.
 
     Args:
         adapter: The adapter, in the state of the source model.
@@ -72,7 +73,7 @@ def learn_folder(
 
 
 def read_site(model: Model, images: Path, out: Path, batch: int = 4) -> Iterator[Images]:
-    """Yield the images of a folder as a method learns them: without unreadable files, constant frames and noise."""
+    """Yield the images of a folder as a method learns them: without unreadable files and unusual images."""
     found, device = find_files([images], out), next(model.network.parameters()).device
     batches = read_new_images(
         [found.images],
@@ -81,6 +82,7 @@ def read_site(model: Model, images: Path, out: Path, batch: int = 4) -> Iterator
         device,
         pictures=False,
         most_pixels=PIXELS,
+        foreign=SourceKind(model),
         on_error=lambda _: None,
     )
     yield from (batch.images for batch in batches if not batch.unusual)

@@ -16,6 +16,7 @@ from ttdg.adaptation.gate import gate as put_gate
 from ttdg.checkpoints import Model
 from ttdg.data.unlabelled import read_new_images
 from ttdg.errors import UserError
+from ttdg.newsite.answers import draw_missing_overlays
 from ttdg.newsite.audit import AuditLog, verify_audit
 from ttdg.newsite.auto import AUTO, MethodChoice, choose_method
 from ttdg.newsite.inputs import PIXELS, find_files
@@ -28,7 +29,7 @@ from ttdg.newsite.run import default_policy, describe_masks, describe_run, unkno
 from ttdg.newsite.run_state import RunState
 from ttdg.newsite.segmentation_object import Maker
 from ttdg.newsite.session import Answered, Session
-from ttdg.newsite.site_check import check_site
+from ttdg.newsite.site_check import SourceKind, check_site
 from ttdg.newsite.stack_masks import StackMasks
 from ttdg.safety import Drift
 from ttdg.safety.policy import GatePolicy
@@ -90,9 +91,10 @@ def predict(
     file with the affine of the input. DICOM slices of one series share a segmentation. A batch has slices of one volume
     only.
 
-    Every other file is set aside with a reason. Images are processed in the order of their names. Constant frames and
-    noise are answered by the source model, each alone, and nothing is learned from them. At most two batches are read
-    ahead, so memory does not grow with the number of images, except for images that the method itself stores.
+    Every other file is set aside with a reason. Images are processed in the order of their names. Constant frames,
+    noise and, by the fingerprint of the model, images of another kind are answered by the source model, each alone, and
+    nothing is learned from them. At most two batches are read ahead, so memory does not grow with the number of images,
+    except for images that the method itself stores.
 
     A second call resumes an interrupted one: files with a valid answer in the journal are not answered again. If the
     method can save its state (`Resumable`), the adapter continues from the latest one: in the stream `folder` from that
@@ -185,7 +187,8 @@ def predict(
     )  # fmt: skip
     device = next(model.network.parameters()).device
     read = partial(
-        read_new_images, groups, benchmark, batch, device, most_pixels=most_pixels, workers=workers
+        read_new_images, groups, benchmark, batch, device, most_pixels=most_pixels, workers=workers,
+        foreign=SourceKind(model),
     )  # fmt: skip
     session.begin(declared.memory)
     learned = None
@@ -203,6 +206,12 @@ def predict(
             journal.finished, overlays, workers, most_pixels, probabilities,
         )  # fmt: skip
         answer_in_shards(session, rounds.groups(False), shard_settings)
+    if overlays:  # of answers that were made without them
+        bare = partial(
+            read_new_images, benchmark=benchmark, batch_size=batch, device=device, pictures=True,
+            most_pixels=most_pixels, workers=workers, on_error=lambda refused: None,
+        )  # fmt: skip
+        draw_missing_overlays(journal, found.images, benchmark, bare)
     if rounds.present:
         journal.finish()
     if saved is not None:

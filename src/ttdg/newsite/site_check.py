@@ -1,4 +1,4 @@
-"""How far the images of a folder are from the source sites of the model."""
+"""How far the images of a folder are from the source sites of the model, and which of them are of another kind."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import torch
 
 from ttdg.checkpoints import Model
-from ttdg.data.unlabelled import InputFile, Refused, read_new_images
+from ttdg.data.loading import Arrays, to_batch
+from ttdg.data.unlabelled import InputFile, NewImage, Refused, read_new_images
 from ttdg.safety import Drift, Fingerprint, SourceShadow, measure_drift
 
 SAMPLE = 64  # images that are described, spread over the folder
@@ -26,11 +27,8 @@ def check_site(
     """
     if "fingerprint" not in model.parts or len(images) < LEAST:
         return None
-    fingerprint = Fingerprint.from_part(model.parts["fingerprint"])
-    shadow, device = (
-        SourceShadow(model.network, fingerprint.layers),
-        next(model.network.parameters()).device,
-    )
+    fingerprint, shadow = _fingerprint_and_shadow(model)
+    device = next(model.network.parameters()).device
     rows = torch.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().long().tolist()
     unread: deque[Refused] = deque(maxlen=0)
     batches = read_new_images(
@@ -40,3 +38,31 @@ def check_site(
     return measure_drift(
         fingerprint, (fingerprint.embed(shadow(batch.images)[1]) for batch in batches if not batch.unusual)
     )
+
+
+class SourceKind:
+    """Tells images that are not of the source's kind, each by itself. Without a fingerprint no image is.
+
+    The verdict about a file is kept, because a folder is read several times.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model, self._known = model, dict[tuple[str, str], bool]()
+        self._fitted = _fingerprint_and_shadow(model) if "fingerprint" in model.parts else None
+
+    def __call__(self, image: NewImage) -> bool:
+        """Return whether an image is not of the source's kind."""
+        if self._fitted is None:
+            return False
+        if (key := (image.file, image.sha256)) not in self._known:
+            fingerprint, shadow = self._fitted
+            arrays = Arrays(torch.from_numpy(image.network_input)[None], None, (image.file,))
+            device = next(self._model.network.parameters()).device
+            batch = to_batch(arrays, self._model.card.benchmark.normalisation, device)
+            self._known[key] = bool(fingerprint.is_foreign(shadow(batch.images)[1])[0])
+        return self._known[key]
+
+
+def _fingerprint_and_shadow(model: Model) -> tuple[Fingerprint, SourceShadow]:
+    fingerprint = Fingerprint.from_part(model.parts["fingerprint"])
+    return fingerprint, SourceShadow(model.network, fingerprint.layers)

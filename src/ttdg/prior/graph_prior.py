@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ttdg.errors import UserError
+from ttdg.fields import wrong_field
 from ttdg.matching import universe_scores
 from ttdg.prior.affinity import Affinity
 from ttdg.prior.edges import Edges
@@ -24,6 +25,8 @@ from ttdg.prior.sampling import Nodes
 from ttdg.types import GraphBatch, Part
 
 P = TypeVar("P", bound="GraphPrior")
+S = TypeVar("S", bound="GraphSpec")
+AGAIN = "fit the part 'prior' again"
 LITERAL = "class_matrix"  # a setting that only the part of a `LiteralPrior` has
 
 
@@ -120,7 +123,10 @@ class GraphPrior(nn.Module, ABC):
 
     def with_state(self: P, part: Part) -> P:
         """Load the tensors of a part and return this prior in eval mode."""
-        self.load_state_dict(dict(part.tensors))
+        try:
+            self.load_state_dict(dict(part.tensors))
+        except RuntimeError as error:
+            raise UserError(f"the universe does not fit its settings ({error}); {AGAIN}") from None
         return self.eval()
 
 
@@ -129,6 +135,27 @@ def default_levels(widths: Mapping[str, int], levels: tuple[str, ...]) -> tuple[
     return levels if all(name in widths for name in levels) else ("e2", "e3", "e4")
 
 
-def as_tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with lists as tuples, since JSON has no tuples."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+def spec_of(kind: type[S], part: Part) -> S:
+    """The settings of a part; refused if they have other fields or kinds, or are too large for its tensors."""
+    settings: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in part.settings.items()
+    }
+    try:
+        spec = kind(**settings)
+    except TypeError as error:
+        raise UserError(f"the settings of the universe are damaged ({error}); {AGAIN}") from None
+    if (name := wrong_field(spec)) is None:
+        most = sum(value.numel() for value in part.tensors.values())
+        sizes: dict[str, tuple[int, ...]] = {
+            "labels": (spec.labels,),
+            "points": (spec.points,),
+            "node_dim": (spec.node_dim,),
+        }
+        sizes |= {"channels": spec.channels, "stride": (spec.stride,), "per_tissue": (spec.per_tissue,)}
+        sizes["points"] += (spec.labels * spec.points * spec.node_dim,)
+        name = next(
+            (name for name, found in sizes.items() if not all(1 <= size <= most for size in found)), None
+        )
+    if name is not None:
+        raise UserError(f"the settings of the universe are damaged ({name!r} is no valid value); {AGAIN}")
+    return spec

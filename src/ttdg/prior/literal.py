@@ -41,7 +41,7 @@ from ttdg.matching import (
     within_class,
 )
 from ttdg.matching.solver import Direction
-from ttdg.prior.graph_prior import LITERAL, GraphPrior, GraphSpec, as_tuples, default_levels
+from ttdg.prior.graph_prior import LITERAL, GraphPrior, GraphSpec, default_levels, spec_of
 from ttdg.prior.loss import gather_nodes
 from ttdg.prior.module import MorphologyPrior
 from ttdg.prior.sampling import Nodes, sample_nodes
@@ -122,7 +122,7 @@ class LiteralPrior(GraphPrior):
     @classmethod
     def from_part(cls, part: Part) -> "LiteralPrior":
         """The prior that `to_part` stored, in eval mode."""
-        return cls(LiteralSpec(**as_tuples(part.settings))).with_state(part)
+        return cls(spec_of(LiteralSpec, part)).with_state(part)
 
 
 @dataclass(frozen=True)

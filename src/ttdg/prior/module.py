@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from ttdg.errors import UserError
 from ttdg.matching import assign, qap_direction, same_class, same_class_pairs, solve, stacked, universe_scores
-from ttdg.prior.graph_prior import LITERAL, GraphPrior, GraphSpec, as_tuples, default_levels
+from ttdg.prior.graph_prior import LITERAL, GraphPrior, GraphSpec, default_levels, spec_of
 from ttdg.prior.sampling import Nodes, sample_nodes
 from ttdg.types import Part
 
@@ -143,7 +143,7 @@ class MorphologyPrior(GraphPrior):
                 "the universe of this model was trained by the paper's Algorithm 1 as printed, and its points belong "
                 "to no tissue, which is needed here; train a model with the universe loss 'repaired'"
             )
-        return cls(PriorSpec(**as_tuples(part.settings))).with_state(part)
+        return cls(spec_of(PriorSpec, part)).with_state(part)
 
     def first_universe(self, generator: torch.Generator) -> Float[Tensor, "d h"]:
         """Random rows of unit length."""

@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+APPEARANCE = "appearance"  # name of this description
+
 
 def describe(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b f"]:
     """Mean and deviation of each colour, and the logarithm of the mean gradients and curvature of the grey image.

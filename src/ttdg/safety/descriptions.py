@@ -15,10 +15,10 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
 from ttdg.networks import batchnorm
-from ttdg.safety.appearance import describe
+from ttdg.safety.appearance import APPEARANCE, describe
 
 LAYERS = 8  # layers that are described, spread over the depth of the network
-APPEARANCE, SHAPE = "appearance", "shape"
+SHAPE = "shape"  # group of the predicted structures
 SMALL = 1e-4  # added before logarithms
 
 Description = dict[str, Float[Tensor, "b f"]]  # by group

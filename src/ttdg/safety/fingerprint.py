@@ -9,14 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int, Integer
+from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 
 from ttdg.errors import UserError
+from ttdg.safety.appearance import APPEARANCE
 from ttdg.types import Part
 
 WIDTH = 64  # numbers of each group after reduction
 CLIP = 30.0  # largest deviation of a number, in units of the spread between source images
+GREY, COLOUR = 0.004, 0.02  # largest difference between the colours of a grey image; least of a colour image
 LEAST_SPREAD = 0.05  # of a channel, as a share of the median channel of its group
 
 Embedding = Float[Tensor, "n g w"]  # per image and group
@@ -90,6 +92,30 @@ class Fingerprint:
         """Return the distance of mean embeddings over all groups: 0 at home, about 1 at a simulated hospital."""
         return self.by_group(mean, images)[0].mean(-1)
 
+    def is_foreign(self, description: Mapping[str, Float[Tensor, "n _f"]]) -> Bool[Tensor, " n"]:
+        """Return which described images are not of the source's kind, on the CPU.
+
+        They are farther from every site than simulated hospitals are, or grey although every source image is in colour,
+        or in colour although every source image is grey.
+        """
+        embedded = self.embed(description)
+        colour = _colourfulness(description[APPEARANCE].to(embedded.device))
+        usual, other = (
+            _colourfulness(self._reference_appearance()),
+            torch.zeros_like(colour, dtype=torch.bool),
+        )
+        if usual.min() > COLOUR:
+            other = colour < GREY
+        elif usual.max() < GREY:
+            other = colour > COLOUR
+        return (self.overall(embedded, 1) > self.foreign_image) | other
+
+    def _reference_appearance(self) -> Float[Tensor, "r f"]:
+        """Return the numbers of the group `appearance`, which is too short to be reduced, of the references."""
+        group, place = self.groups[APPEARANCE], list(self.groups).index(APPEARANCE)
+        z = self.references[:, place].index_select(1, group.slot.long()) * group.sign * len(group.mean) ** 0.5
+        return z * group.spread + group.mean
+
     def to_part(self) -> Part:
         """Return the part `fingerprint`."""
         tensors = {"centres": self.centres, "references": self.references.half(), "owner": self.owner}
@@ -112,12 +138,50 @@ class Fingerprint:
                 name: Group(*(tensors[f"{number}.{column}"] for column in ("mean", "spread", "slot", "sign")))
                 for number, name in enumerate(settings["groups"])
             }
-            return cls(
+            found = cls(
                 groups, settings["layers"], settings["sites"], tensors["centres"], tensors["references"].float(),
                 tensors["owner"], tensors["scale"], settings["far"], settings["foreign"], settings["foreign_image"],
             )  # fmt: skip
+            wrong = found._wrong()
         except KeyError as error:
             raise UserError(f"the fingerprint has no {error}; fit the part 'fingerprint' again") from None
+        except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+            wrong = repr(error)
+        if wrong:
+            raise UserError(f"the fingerprint is damaged ({wrong}); fit the part 'fingerprint' again")
+        return found
+
+    def _wrong(self) -> str:
+        """Return which entries are of another kind or shape than `to_part` writes; empty if none is."""
+        limits = (self.far, self.foreign, self.foreign_image)
+        names = [*self.groups, *self.layers, *self.sites]
+        sites, groups, images = len(self.sites), len(self.groups), len(self.references)
+        shapes = {
+            "centres": (self.centres, (sites, groups, WIDTH)), "references": (self.references, (images, groups, WIDTH)),
+            "owner": (self.owner, (images,)), "scale": (self.scale, (groups,)),
+        }  # fmt: skip
+        if not all(type(limit) in (int, float) for limit in limits) or not all(
+            isinstance(name, str) for name in names
+        ):
+            return "its limits are no numbers, or its names are no texts"
+        if not all(len(set(map(tuple, sizes))) == 1 for sizes in map(_sizes, self.groups.values())):
+            return "the tensors of a group have different lengths"
+        if not all(bool(((group.slot >= 0) & (group.slot < WIDTH)).all()) for group in self.groups.values()):
+            return "a slot is outside of its group"
+        if APPEARANCE not in self.groups or not sites or not set(self.owner.tolist()) >= set(range(sites)):
+            return "a site has no images, or there is no group of their appearance"
+        wrong = [name for name, (tensor, shape) in shapes.items() if tuple(tensor.shape) != shape]
+        return f"the shape of {wrong[0]}" if wrong else ""
+
+
+def _colourfulness(appearance: Float[Tensor, "n f"]) -> Float[Tensor, " n"]:
+    """Return how much the mean and the deviation differ between the three colours; 0 for a grey image."""
+    three = torch.stack([appearance[:, :3], appearance[:, 3:6]], 1)
+    return (three.amax(2) - three.amin(2)).amax(1)
+
+
+def _sizes(group: Group) -> list[torch.Size]:
+    return [group.mean.shape, group.spread.shape, group.slot.shape, group.sign.shape]
 
 
 def make_group(values: Float[Tensor, "n f"], site: Int[Tensor, " n"], generator: torch.Generator) -> Group:

@@ -96,6 +96,8 @@ class JudgeAdapter(Adapter, SelfAssessing):
         self._replay = GraphRunner(CaptureGuard(network))
         learned = MorphologyPrior.from_part(prior).requires_grad_(False).to(device)
         self.regions = {name: tuple(labels) for name, labels in judge.settings["regions"].items()}
+        if not all(type(label) is int for labels in self.regions.values() for label in labels):
+            raise UserError("the regions of the judge are no labels; fit the part 'judge' again")
         self.regressor = load_regressor(judge, evidence).to(device)
         self.signal_names: list[str] = judge.settings["signals"][evidence]
         spec = EVIDENCE_SPECS[evidence]

@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ttdg.errors import UserError
+
 CLIP = 3.0  # standardised signals are clipped to ±CLIP
 RIDGE = 0.1  # penalty on squared weights, for each image
 MIN_ERROR = 0.01  # lower bound of the predicted absolute error
@@ -61,6 +63,8 @@ def feature_matrix(
     signals: Mapping[str, Float[Tensor, "k b"]], names: Sequence[str]
 ) -> Float[Tensor, "b k f"]:
     """Features of the regressor: the named signals, then a one-hot code of the candidate."""
+    if unknown := [name for name in names if name not in signals]:
+        raise UserError(f"the judge was fitted with other signals ({unknown[0]}); fit the part 'judge' again")
     x = torch.stack([signals[name] for name in names], -1).movedim(0, 1).nan_to_num(0.0, 10.0, -10.0)
     candidate = torch.eye(x.shape[1], device=x.device).expand(len(x), -1, -1)
     return torch.cat([x, candidate], -1)

@@ -69,6 +69,8 @@ def universe(
     if "site_signals" not in part.settings:
         raise UserError("the judge was fitted without learned hospitals; fit the part 'judge' again")
     fitted = part.settings["learning"]
+    if not all(type(fitted[name]) in (int, float) for name in ("lr", "folder_steps", "draw", "steps")):
+        raise UserError("the judge does not say how it was fitted; fit the part 'judge' again")
     learning: dict[str, Any] = {
         "lr": rate * fitted["lr"],
         "folder_steps": folder_steps or fitted["folder_steps"],

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from ttdg.data.unlabelled.kind import unusual_kind
 from ttdg.errors import UserError
 
 LARGEST_PICTURE = 2048  # pixels; longer side of the pictures that are kept in memory for the overlays
+FOREIGN = "another kind of image than those of the source"
 DECODED_SIDE = 2048  # pixels; larger images are decoded at a smaller scale with sides of at least this length
 
 
@@ -71,11 +72,12 @@ def read_new_images(
     pictures: bool,
     most_pixels: int,
     workers: int | None = None,
+    foreign: Callable[[NewImage], bool] = lambda image: False,
     on_error: Callable[[Refused], None],
 ) -> Iterator[NewBatch]:
     """Yield batches of images in order. Threads read at most two batches ahead.
 
-    An image that is constant or noise forms a batch of its own. No batch has images of two groups.
+    An image that is constant, noise or `foreign` forms a batch of its own. No batch has images of two groups.
 
     Args:
         groups: The image files, in groups.
@@ -85,6 +87,7 @@ def read_new_images(
         pictures: Also keep a picture of each image for its overlay.
         most_pixels: Images with more pixels are refused.
         workers: Number of threads that read images; None is one per core.
+        foreign: Whether an image is not of the source's kind.
         on_error: Called with each unreadable file and the reason.
     """
 
@@ -102,7 +105,8 @@ def read_new_images(
                 image = future.result()
                 if isinstance(image, Refused):
                     on_error(image)
-                elif image.unusual:
+                elif image.unusual or foreign(image):
+                    image = image if image.unusual else replace(image, unusual=FOREIGN)
                     yield batch_of([image])
                 else:
                     waiting.append(image)

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Shaped
 
+from ttdg.data.volumes.kept import check_voxels
 from ttdg.errors import UserError
 
 TO_RAS = np.diag(
@@ -37,26 +39,37 @@ def data_beside(path: Path, name: str) -> bytes:
         ) from None
 
 
-def number_of_voxels(shape: Sequence[int]) -> int:
-    """Return the product of the sides."""
-    return math.prod(shape)
+def sides_of(header: dict[str, str], name: str, path: Path) -> list[int]:
+    """Return the sides of the volume; refuse other numbers of axes, empty volumes, and those of too many voxels."""
+    shape = [int(side) for side in numbers(header, name, path)]
+    if len(shape) != 3 or min(shape) < 1:
+        raise UserError(f"{path} has the sides {shape} instead of three axes; save one volume in a file")
+    check_voxels(math.prod(shape), path)
+    return shape
+
+
+def at_most(packed: BufferedIOBase, size: int) -> bytes:
+    """Return the content of a compressed file, or one byte more than `size` if there is more."""
+    with packed:
+        return packed.read(size + 1)
 
 
 def values_of(
     data: bytes, dtype: np.dtype[Any], shape: Sequence[int], path: Path
 ) -> Shaped[np.ndarray, "x y z"]:
     """Return the voxels, of which x runs fastest in the data; refuse data of another length."""
-    wanted = number_of_voxels(shape) * dtype.itemsize
+    wanted = math.prod(shape) * dtype.itemsize
     if len(data) != wanted:
+        found = f"more than {wanted:,}" if len(data) > wanted else f"{len(data):,}"
         raise UserError(
-            f"{path} has {len(data):,} bytes of data instead of {wanted:,} for {' × '.join(map(str, shape))} voxels; "
+            f"{path} has {found} bytes of data instead of {wanted:,} for {' × '.join(map(str, shape))} voxels; "
             "copy or export it again"
         )
     return np.frombuffer(data, dtype).reshape(tuple(shape), order="F")
 
 
 def lps_image(
-    values: Shaped[np.ndarray, "x y z"], axes: Float[np.ndarray, "3 3"], origin: Sequence[float]
+    values: Shaped[np.ndarray, "x y z"], axes: Float[np.ndarray, "3 3"], origin: Sequence[float], path: Path
 ) -> Any:
     """Return a NIfTI image.
 
@@ -64,9 +77,12 @@ def lps_image(
         values: The voxels.
         axes: Row i is the step in millimetres from a voxel to the next along axis i, to the left, back and head.
         origin: Position of the first voxel, to the left, back and head.
+        path: The file, for error messages.
     """
     import nibabel
 
+    if not np.isfinite([*axes, origin]).all() or np.linalg.matrix_rank(axes) < 3:
+        raise UserError(f"{path} has axes without volume; export it again with its geometry")
     affine = np.eye(4)
     affine[:3, :3] = TO_RAS @ axes.T
     affine[:3, 3] = TO_RAS @ np.array(origin)

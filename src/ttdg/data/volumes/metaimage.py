@@ -1,12 +1,13 @@
 """Reading MetaImage files: a text header `.mhd` beside its `.raw` data, or both in one `.mha` file."""
 
+import math
 import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ttdg.data.volumes.headers import data_beside, lps_image, number_of_voxels, numbers, values_of
+from ttdg.data.volumes.headers import data_beside, lps_image, numbers, sides_of, values_of
 from ttdg.errors import UserError
 
 TYPES = {
@@ -23,27 +24,27 @@ def read_metaimage(path: Path) -> Any:
     """Return the volume as a NIfTI image; its axes and spacing are those of the file."""
     content = path.read_bytes()
     header, start = _header(content, path)
-    shape = [int(side) for side in numbers(header, "DimSize", path)]
-    if len(shape) != 3 or header.get("ElementNumberOfChannels", "1") != "1":
-        raise UserError(f"{path} is no volume of one channel with three axes; save one volume in a file")
+    shape = sides_of(header, "DimSize", path)
+    if header.get("ElementNumberOfChannels", "1") != "1":
+        raise UserError(f"{path} is no volume of one channel; save one volume in a file")
     if (kind := header.get("ElementType", "")) not in TYPES:
         raise UserError(f"{path} has the unknown ElementType {kind!r}; save it as one of {', '.join(TYPES)}")
     big = _first(header, ("ElementByteOrderMSB", "BinaryDataByteOrderMSB"), "False").lower() == "true"
     dtype = np.dtype(TYPES[kind]).newbyteorder(">" if big else "<")
     file = header["ElementDataFile"]
     data = content[start:] if file == LOCAL else data_beside(path, file)
+    skip, size = int(header.get("HeaderSize", "0")), math.prod(shape) * dtype.itemsize
     if header.get("CompressedData", "False").lower() == "true":
-        data = zlib.decompress(data)
-    skip = int(header.get("HeaderSize", "0"))
+        data = zlib.decompressobj().decompress(data, max(skip, 0) + size + 1)
     if skip == -1:  # the data are at the end of the file
-        skip = len(data) - number_of_voxels(shape) * dtype.itemsize
+        skip = len(data) - size
     values = values_of(data[max(skip, 0) :], dtype, shape, path)
     spacing = np.array(numbers(header, "ElementSpacing", path) if "ElementSpacing" in header else [1.0] * 3)
     directions = _numbers_of(
         header, DIRECTIONS, np.eye(3).ravel().tolist(), path
     )  # row i: direction of axis i
     origin = _numbers_of(header, ORIGINS, [0.0] * 3, path)
-    return lps_image(values, np.array(directions).reshape(3, 3) * spacing[:, None], origin)
+    return lps_image(values, np.array(directions).reshape(3, 3) * spacing[:, None], origin, path)
 
 
 def _header(content: bytes, path: Path) -> tuple[dict[str, str], int]:

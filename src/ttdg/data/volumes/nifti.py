@@ -9,6 +9,7 @@ Decoded volumes are kept as `ttdg.data.volumes.kept` says.
 
 import logging
 import math
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,9 @@ from ttdg.data.volumes.kept import check_voxels, file_key, kept_volume, volume_b
 from ttdg.errors import UserError
 
 SUFFIXES = (".nii.gz", ".nii")
+VOXELS_BEGIN = {348: (108, "f"), 540: (168, "q")}  # size of a header → place and format of the voxels' offset
+LONGEST_HEADER = 544  # bytes, with the mark of extensions
+LONGEST_EXTENSION = 1 << 26  # bytes
 DEFLATE = 1032  # no byte of a compressed file becomes more bytes than this
 AXES = "LPS"  # voxel axes x, y, z point to the patient's left, back and head
 
@@ -160,6 +164,7 @@ def _open(path: Path) -> Any:
 
     logging.getLogger("nibabel.global").setLevel(logging.CRITICAL)  # it repeats what is said below
     try:
+        _check_extensions(path)
         file: Any = nibabel.load(path)
         affine = file.affine
     except (ImageFileError, HeaderDataError, *DAMAGE) as error:
@@ -170,7 +175,7 @@ def _open(path: Path) -> Any:
         raise UserError(f"{path} claims to hold no voxels; copy or export it again")
     check_voxels(math.prod(file.shape[:3]), path)
     size = math.prod(file.shape[:3]) * file.get_data_dtype().itemsize
-    if size > path.stat().st_size * (DEFLATE if path.name.lower().endswith(".gz") else 1):
+    if size > _most_bytes(path):
         raise UserError(
             f"{path} is truncated or damaged (its header claims {size:,} bytes of voxels, more than the file holds); "
             "copy or export it again"
@@ -178,3 +183,37 @@ def _open(path: Path) -> Any:
     if not np.isfinite(affine).all() or np.linalg.matrix_rank(affine[:3, :3]) < 3:
         raise UserError(f"{path} has an affine without volume; export it again with its geometry")
     return file
+
+
+def _most_bytes(path: Path) -> int:
+    """Return how many bytes the file can hold at most, after it is unpacked."""
+    return path.stat().st_size * (DEFLATE if _is_packed(path) else 1)
+
+
+def _is_packed(path: Path) -> bool:
+    return path.name.lower().endswith(".gz")
+
+
+def _check_extensions(path: Path) -> None:
+    """Refuse a header extension of an impossible size, as nibabel allocates what it claims before it reads."""
+    import gzip
+
+    with gzip.open(path) if _is_packed(path) else path.open("rb") as file:
+        start = file.read(LONGEST_HEADER)
+        for header, (place, form) in VOXELS_BEGIN.items():
+            for order in "<>":
+                if len(start) < LONGEST_HEADER or struct.unpack(f"{order}i", start[:4]) != (header,):
+                    continue
+                (end,) = struct.unpack_from(f"{order}{form}", start, place)
+                at = header + 4
+                while start[header] and end - at >= 16:
+                    file.seek(at)
+                    if len(sizes := file.read(4)) < 4:
+                        return
+                    (size,) = struct.unpack(f"{order}i", sizes)
+                    if not 16 <= size <= LONGEST_EXTENSION:
+                        raise UserError(
+                            f"{path} is truncated or damaged (an extension of its header claims {size:,} bytes); copy "
+                            "or export it again"
+                        )
+                    at += size

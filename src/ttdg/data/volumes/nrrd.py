@@ -2,14 +2,16 @@
 
 import bz2
 import gzip
+import math
 import re
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from ttdg.data.volumes.headers import data_beside, lps_image, numbers, values_of
+from ttdg.data.volumes.headers import at_most, data_beside, lps_image, numbers, sides_of, values_of
 from ttdg.errors import UserError
 
 TYPES = {
@@ -36,14 +38,12 @@ def read_nrrd(path: Path) -> Any:
     """Return the volume as a NIfTI image; its axes and spacing are those of the file."""
     content = path.read_bytes()
     header, start = _header(content, path)
-    shape = [int(side) for side in numbers(header, "sizes", path)]
-    if len(shape) != 3:
-        raise UserError(f"{path} has {len(shape)} axes instead of three; save one volume in a file")
+    shape, dtype = sides_of(header, "sizes", path), _dtype(header, path)
     name = next((name for name in ("data file", "datafile") if name in header), None)
     data = content[start:] if name is None else data_beside(path, header[name])
-    values = values_of(_decoded(data, header, path), _dtype(header, path), shape, path)
+    decoded = _decoded(data, header, dtype, math.prod(shape) * dtype.itemsize, path)
     axes, origin = _geometry(header, path)
-    return lps_image(values, axes, origin.tolist())
+    return lps_image(values_of(decoded, dtype, shape, path), axes, origin.tolist(), path)
 
 
 def _header(content: bytes, path: Path) -> tuple[dict[str, str], int]:
@@ -68,14 +68,15 @@ def _dtype(header: dict[str, str], path: Path) -> "np.dtype[Any]":
     return np.dtype(code).newbyteorder(">" if header.get("endian", "").lower() == "big" else "<")
 
 
-def _decoded(data: bytes, header: dict[str, str], path: Path) -> bytes:
+def _decoded(data: bytes, header: dict[str, str], dtype: "np.dtype[Any]", size: int, path: Path) -> bytes:
+    """Return the voxels in bytes: all of them, or one byte more than `size`."""
     encoding = header.get("encoding", "").lower()
     if encoding in ("gzip", "gz"):
-        return gzip.decompress(data)
+        return at_most(gzip.GzipFile(fileobj=BytesIO(data)), size)
     if encoding in ("bzip2", "bz2"):
-        return bz2.decompress(data)
+        return at_most(bz2.BZ2File(BytesIO(data)), size)
     if encoding in ("ascii", "text", "txt"):
-        return np.array(data.split(), float).astype(_dtype(header, path)).tobytes()
+        return np.array(data.split(), float).astype(dtype).tobytes()
     if encoding != "raw":
         raise UserError(f"{path} has the unknown encoding {encoding!r}; save it as raw or gzip")
     return data

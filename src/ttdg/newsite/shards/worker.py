@@ -25,6 +25,7 @@ from ttdg.newsite.run_state import RunState
 from ttdg.newsite.session import Session
 from ttdg.newsite.shards.cut import Shard
 from ttdg.newsite.shards.request import ShardSettings
+from ttdg.newsite.site_check import SourceKind
 from ttdg.newsite.stack_masks import StackMasks
 
 SECONDS = 0.5  # least time between two reports of progress
@@ -85,7 +86,7 @@ def _answer(
         )  # fmt: skip
         read = partial(
             read_new_images, shard.groups, benchmark, run.batch, next(model.network.parameters()).device,
-            most_pixels=settings.most_pixels, workers=settings.workers or settings.threads,
+            most_pixels=settings.most_pixels, workers=settings.workers or settings.threads, foreign=SourceKind(model),
         )  # fmt: skip
         session.begin(memory)
         session.answer(
