@@ -44,7 +44,9 @@ class ShownTable:
 
     table: ReportTable
     group: int | None
-    clickable: bool  # the cells are mean Dice, so that the images behind them can be listed
+    clickable: (
+        bool  # the cells are mean Dice, and the baseline is scored: the images behind them can be compared
+    )
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ class OpenRun:
             before, after = table_title(group, "\0").split("\0")
             if view.title.startswith(before) and view.title.endswith(after):
                 what = view.title.removeprefix(before).removesuffix(after)
-                return ShownTable(view, number, what == SCORES["dice"])
+                scored = what == SCORES["dice"] and not select_group(self.images, group).is_empty()
+                return ShownTable(view, number, scored)
         return ShownTable(view, None, False)
 
     def choices(self) -> dict[str, list[str]]:

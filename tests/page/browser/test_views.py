@@ -42,7 +42,8 @@ def violations(page):
     return [(v["id"], v["nodes"][0]["html"][:120]) for v in found if v["impact"] in SERIOUS]
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)], ids=["wide, light", "narrow, dark"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390], ids=["wide", "narrow"])
 def test_no_view_has_a_serious_violation_or_overflows(server, tab, learned, width, dark):
     page = tab(width, dark)
     views = {
@@ -103,6 +104,28 @@ def test_a_cell_of_a_table_leads_to_its_images_and_a_filter_leaves_tables_out(se
     assert dice == sorted(dice)
     page.get_by_role("button", name="Draw").click()
     page.wait_for_selector("#drawn img.complete")
+
+
+def test_tables_of_a_run_that_goes_on_grow_without_a_reload(serve, finished, tab, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished[0], folder)
+    records = sorted((folder / "records").glob("*.gz"))
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    late = [path.rename(aside / path.name) for path in records[1:]]
+    served = serve(tmp_path / "work", "--run", str(folder))
+    try:
+        page = tab()
+        page.goto(f"{served.url}runs/0")
+        page.wait_for_selector("table")
+        assert page.locator("#run output").inner_text() == f"1 of {len(records)}"
+        for path in late:
+            path.rename(folder / "records" / path.name)
+        page.locator("#run output", has_text=f"{len(records)} of {len(records)}").wait_for()
+        page.locator("#tables table").first.locator("tbody tr").nth(1).wait_for()  # the second method
+        page.locator("td a").first.wait_for()
+    finally:
+        served.stop()
 
 
 def test_published_records_are_shown_and_filtered(server, tab, shots):
