@@ -22,7 +22,6 @@ import os
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -99,17 +98,17 @@ def run(
 
 def kill(world: tuple[Any, Path, Path], folder: Path, count: int, shards: int) -> int:
     """Answer all images though a node is killed; return the number of mistakes."""
-    out, killed = folder / "out", threading.Event()
+    out, killed = folder / "out", list[int]()
     began = time.monotonic()
     with Nodes(2) as nodes:
 
         def progress(done: int, total: int) -> None:
-            if done >= total / 3 and not killed.is_set():
-                killed.set()
+            if done >= total / 3 and not killed:
+                killed.append(done)
                 print(
                     f"{done} of {total} after {time.monotonic() - began:.0f} s: a node is killed", flush=True
                 )
-                threading.Thread(target=nodes.replace).start()
+                nodes.replace()  # Ray starts nodes in the main thread only
 
         result = run(nodes, world, out, shards, progress)
     print(f"{result.done} answered, {result.kept} kept, in {time.monotonic() - began:.0f} s", flush=True)
@@ -126,7 +125,7 @@ def kill(world: tuple[Any, Path, Path], folder: Path, count: int, shards: int) -
             compared += 1
             differ += digest(mask) != digest(out / "masks" / part.name / mask.name)
     mistakes = {
-        "not killed": not killed.is_set(),
+        "not killed": not killed,
         "rows lost": count - len(rows),
         "rows doubled": sum(rows.values()) - len(rows),
         "masks lost": count - masks,
