@@ -117,11 +117,11 @@ def build_adapter(
     try:
         adapter = guarded(build, conversions)
     except DAMAGED as error:
-        if not fitted or isinstance(error, UserError):
+        if not fitted or isinstance(error, UserError | torch.OutOfMemoryError):
             raise
         parts = " and ".join(map(repr, METHODS[method].parts))
         raise UserError(
-            f"method {method!r} cannot use the part {parts} of this model ({error!r}); fit it again"
+            f"method {method!r} cannot use what was fitted to this model, {parts} ({error!r}); fit it again"
         ) from error
     if views == "plain":
         return adapter
