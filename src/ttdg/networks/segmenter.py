@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -88,6 +89,8 @@ class Segmenter(EncoderNetwork):
         widths = DECODERS.get(spec.encoder, (256, 128, 64, 32, 16))
         name = f"ttdg-{spec.encoder}"
         self.unet = FlexibleUNet(spec.channels, spec.labels, name, decoder_channels=widths, is_pad=False)
+        for block in self.unet.decoder.blocks:
+            block.upsample.upsample_non_trainable = _Upsample()
 
     @property
     def image_encoder(self) -> nn.Module:
@@ -106,6 +109,18 @@ class Segmenter(EncoderNetwork):
     def head(self, decoded: Float[Tensor, "b c h w"]) -> Float[Tensor, "b l h w"]:
         """Logits from the last decoder map."""
         return self.unet.segmentation_head(decoded)
+
+
+class _Upsample(nn.Module):
+    """Nearest-neighbour upsampling by 2 in the precision of its input.
+
+    Autocast would compute it in float32, and then also the concatenation that follows, with the same values at twice
+    the memory traffic.
+    """
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c y x"]:
+        with torch.autocast(x.device.type, enabled=False):
+            return F.interpolate(x, scale_factor=2.0, mode="nearest")
 
 
 def pad_to_stride(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c y x"]:

@@ -74,10 +74,10 @@ class GraphPrior(nn.Module, ABC):
         """Project the chosen levels to one map of unit vectors on the node grid.
 
         Args:
-            maps: feature maps by level.
+            maps: feature maps by level, in any precision.
             image: (height, width) of the images before padding; the result is cropped to them.
         """
-        levels = [maps[name] for name in self.spec.levels]
+        levels = [maps[name].to(self.norm.weight.dtype) for name in self.spec.levels]
         size = grid_size(maps, self.spec.stride)
         x = sum(resize_bilinear(conv(level), size) for conv, level in zip(self.inputs, levels, strict=True))
         x = self.output(F.relu(self.norm(x.movedim(1, -1))))  # type: ignore[union-attr]

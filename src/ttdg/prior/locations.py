@@ -50,8 +50,8 @@ def point_locations(
     for images, labels in batches:
         if images.is_cpu:
             images = images.contiguous(memory_format=torch.channels_last)  # its convolutions are faster then
-        levels = {name: x.float() for name, x in feature_maps(network, images, first.spec.levels)[1].items()}
-        nodes = first.nodes(first.project(levels, images.shape[2:]), labels)
+        maps = feature_maps(network, images, first.spec.levels)[1]
+        nodes = first.nodes(first.project(maps, images.shape[2:]), labels)
         r = relative_radii(first, nodes)[..., None]
         for name, prior in priors.items():
             U = match_separately(prior, nodes) * nodes.mask[..., None]

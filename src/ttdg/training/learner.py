@@ -50,9 +50,8 @@ class Learner(nn.Module):
             return self.supervised(self.network(images).float(), labels)
         logits, maps = feature_maps(self.network, images)
         with torch.autocast(images.device.type, enabled=False):
-            levels = {name: x.float() for name, x in maps.items()}
             if isinstance(self.prior, LiteralPrior):
-                matching = literal_loss(self.prior, levels, labels)
+                matching = literal_loss(self.prior, maps, labels)
             else:
-                matching = prior_loss(self.prior, levels, labels)
+                matching = prior_loss(self.prior, maps, labels)
             return self.supervised(logits.float(), labels) + self.weight * matching

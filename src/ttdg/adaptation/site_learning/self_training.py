@@ -37,7 +37,6 @@ from ttdg.networks import Classifier, batchnorm
 from ttdg.networks.averaging import ema_update
 from ttdg.networks.capture import CaptureGuard
 from ttdg.networks.cuda_graph import GraphRunner
-from ttdg.networks.folding import FoldedNetwork
 
 POWER = 0.9  # exponent of the polynomial decay of the learning rate in the folder stream
 
@@ -61,7 +60,7 @@ class SelfTraining(GradientAdapter):
         self.folder_steps, self.draw, self.momentum = folder_steps, draw, momentum
         self.sharpness, self.keep_areas, self.head, self.seed = sharpness, keep_areas, head, seed
         self.device = next(network.parameters()).device
-        batchnorm.use_if_any(network, batchnorm.EVAL)
+        batchnorm.use_if_any(network, batchnorm.FIXED)
         if self.device.type == "cuda":
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.teacher = copy.deepcopy(network).eval().requires_grad_(False)
@@ -71,7 +70,6 @@ class SelfTraining(GradientAdapter):
         self._lr = torch.tensor(lr, device=self.device) if self.device.type == "cuda" else None
         self._rate = torch.tensor(1 - momentum, device=self.device)
         self._average = list(self.teacher.parameters())
-        self._student_pass, self._teacher_pass = FoldedNetwork(network), FoldedNetwork(self.teacher)
         self._answer = GraphRunner(CaptureGuard(self.teacher))
         super().__init__(
             network, partial(soft_label_loss, head=head, dice=dice), list(network.parameters()), lr=lr,
@@ -138,11 +136,11 @@ class SelfTraining(GradientAdapter):
             batches = [weak, weak.flip(3)]
             if self.device.type == "cuda":  # on a CPU, two batches of n are faster than one of 2n
                 batches = [torch.cat(batches)]
-            logits = torch.cat([self._logits(self._teacher_pass, images) for images in batches])
+            logits = torch.cat([self._logits(self.teacher, images) for images in batches])
             labels = self._sharpen(mirror_mean(logits, self.head))
             moved, weights = self._guided(labels, grid, *guide)
         with torch.enable_grad():
-            loss = self.objective(self._logits(self._student_pass, strong), moved, weights=weights)
+            loss = self.objective(self._logits(self.network, strong), moved, weights=weights)
         self._update(loss)
         ema_update(self._average, self.parameters, self._rate * self.loss.isfinite())
         return self.loss
@@ -156,7 +154,7 @@ class SelfTraining(GradientAdapter):
     def _sharpen(self, probabilities: Float[Tensor, "b l h w"]) -> Float[Tensor, "b l h w"]:
         return sharpen(probabilities, self.sharpness, self.head, self.keep_areas)
 
-    def _logits(self, network: FoldedNetwork, images: Images) -> Logits:
+    def _logits(self, network: nn.Module, images: Images) -> Logits:
         """Return logits in float32; the network computes in bfloat16 on a GPU."""
         images = images.contiguous(memory_format=torch.channels_last)
         enabled = self.device.type == "cuda"

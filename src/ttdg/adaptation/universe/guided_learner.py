@@ -74,7 +74,7 @@ class GuidedLearner(SelfTraining):
         if self.weigh == "confidence":
             return structure_confidence(judged)
         if self.weigh == "consistency":
-            logits = self._logits(self._teacher_pass, torch.cat([images, images.flip(3)]))
+            logits = self._logits(self.teacher, torch.cat([images, images.flip(3)]))
             upright, mirrored = losses.probabilities(logits, self.head).chunk(2)
             return mirror_consistency(upright, mirrored.flip(3))
         return expected
@@ -126,19 +126,20 @@ class GuidedLearner(SelfTraining):
     def _guide(self, rows: Int[Tensor, " n"]) -> tuple[Tensor, ...]:
         """The judge's labels during the first steps; labels carried to unsure images; weights of the images.
 
-        If pixels are weighted by the universe, the carried labels follow as its reading.
+        If pixels are weighted by the universe, its reading follows: the carried labels, as far as they are believed.
         """
         stored, size = StoredLabels(self.memory), self.memory.pixels.shape[2:]
         carried = stored.labels("carried", rows, size)
         labels = sharpen(carried, self.sharpness, self.head)
         on_device = rows.to(labels.device)
-        share = self.carried * (1 - stored.ranks()[on_device]) * self.memory.note("belief", rows)
-        share = share[:, None, None, None]
+        belief = self.memory.note("belief", rows)[:, None, None, None]
+        share = self.carried * (1 - stored.ranks()[on_device])[:, None, None, None] * belief
         if self.steps_taken[0] < self.first * self.folder_steps:
             judged = self._sharpen(stored.labels("judged", rows, size))
             labels, share = judged.lerp(labels, share), torch.ones_like(share)
         weights = stored.weights()[on_device][:, None, None, None].expand(-1, 1, *size).contiguous()
-        return labels, share, weights, *([carried] if self.places == "universe" else [])
+        reading = torch.ones_like(carried).lerp(carried, belief)  # ones agree with all labels alike
+        return labels, share, weights, *([reading] if self.places == "universe" else [])
 
     def _guided(
         self, labels: Float[Tensor, "b l h w"], grid: Float[Tensor, "b h w 2"], *guide: Tensor
@@ -151,7 +152,7 @@ class GuidedLearner(SelfTraining):
 
     def _mirrored(self, images: Images) -> Float[Tensor, "b l h w"]:
         """The teacher's probabilities, averaged over the image and its mirror image."""
-        return mirror_mean(self._logits(self._teacher_pass, torch.cat([images, images.flip(3)])), self.head)
+        return mirror_mean(self._logits(self.teacher, torch.cat([images, images.flip(3)])), self.head)
 
     def _stored_images(self, rows: Int[Tensor, " n"]) -> Images:
         return self.memory.network_input(self.memory.unit_images(rows), rows)

@@ -128,7 +128,7 @@ class UniverseLearner(GuidedLearner, SelfAssessing, Remarking):
     def _adapted(self, images: Images) -> Float[Tensor, "b l h w"]:
         """The teacher's probabilities, averaged over mirror images and sizes."""
         answers = [
-            view.inverse(self._logits(self._teacher_pass, view(images)), images.shape[2:])
+            view.inverse(self._logits(self.teacher, view(images)), images.shape[2:])
             for view in self.answer_views
         ]
         return torch.stack([losses.probabilities(logits, self.head) for logits in answers]).mean(0)

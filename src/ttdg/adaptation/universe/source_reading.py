@@ -46,4 +46,4 @@ class SourceReader:
     def features(self, images: Images) -> Features:
         """Features of the source network, projected by the prior."""
         maps = feature_maps(self.judge.network, images, self.prior.spec.levels)[1]
-        return self.prior.project({name: x.float() for name, x in maps.items()}, images.shape[2:])
+        return self.prior.project(maps, images.shape[2:])

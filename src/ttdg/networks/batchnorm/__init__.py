@@ -6,6 +6,7 @@ the mode of every BatchNorm layer.
 Modes:
 
 * `EvalMode`, `EVAL`: normalise with the running (source) statistics.
+* `FixedMode`, `FIXED`: the same with a faster backward pass, for networks that learn.
 * `BatchMode`, `BATCH`: normalise with the batch statistics.
 * `TrainMode`, `TRAIN`: normalise with the batch statistics and update the running statistics.
 * `MixMode`: normalise with (1−ρ)·source + ρ·batch statistics.
@@ -25,6 +26,7 @@ Submodules: `batched` (statistics of all layers in few calls), `custom_grad` (fu
 `grouped_triton` (several groups in one batch), `adamix` (AdaMixBN), `alignment` (the loss of PASS).
 """
 
+from ttdg.networks.batchnorm.fixed import FIXED, FixedMode
 from ttdg.networks.batchnorm.modes import (
     BATCH,
     EVAL,
@@ -47,7 +49,7 @@ from ttdg.networks.batchnorm.modes import (
 )
 
 __all__ = [
-    "BATCH", "EVAL", "MIN_VALUES", "TRAIN", "BatchMode", "EvalMode", "MixMode", "Mode", "TrainMode",
-    "affine_parameters", "batch_norm", "has_layers", "has_too_few_values", "layers", "replace_batch",
+    "BATCH", "EVAL", "FIXED", "MIN_VALUES", "TRAIN", "BatchMode", "EvalMode", "FixedMode", "MixMode", "Mode",
+    "TrainMode", "affine_parameters", "batch_norm", "has_layers", "has_too_few_values", "layers", "replace_batch",
     "running_statistics", "use", "use_if_any",
 ]  # fmt: skip
