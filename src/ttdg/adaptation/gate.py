@@ -34,6 +34,8 @@ from ttdg.safety.gate import weight_change
 from ttdg.safety.policy import GatePolicy
 from ttdg.types import Regions
 
+# Methods without a gate, unless one is asked for: they choose by the judge, or change nothing.
+UNGATED = ("source", "judge", "universe-choice", "universe", "auto")
 SITE = 64  # images of a learned site on which its update is tested, at most
 
 

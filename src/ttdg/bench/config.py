@@ -10,6 +10,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    StrictBool,
     StrictInt,
     StrictStr,
     ValidationError,
@@ -29,9 +30,10 @@ Names = list[StrictStr]
 Positive = Annotated[StrictInt, Field(ge=1)]
 NonEmpty = {"min_length": 1}
 Scalar = StrictStr | bool | int | float
-OneOrMore = BeforeValidator(lambda given: [given] if isinstance(given, str) else given)
+OneOrMore = BeforeValidator(lambda given: [given] if isinstance(given, str | bool) else given)
 SomeViews = Annotated[list[ViewsName], Field(**NonEmpty), OneOrMore]  # type: ignore[arg-type]
 SomeStatistics = Annotated[list[StatisticsName], Field(**NonEmpty), OneOrMore]  # type: ignore[arg-type]
+WithGate = Annotated[list[StrictBool], Field(**NonEmpty), OneOrMore]  # type: ignore[arg-type]
 
 
 class _Strict(BaseModel):
@@ -80,6 +82,9 @@ class MethodEntry(_Strict):
     grid: dict[StrictStr, Annotated[list[Scalar], Field(**NonEmpty)]] = {}  # type: ignore[arg-type]
     views: SomeViews | None = None  # over which answers are averaged, a row for each; None: the experiment's
     statistics: SomeStatistics | None = None  # BatchNorm statistics, a row for each; None: the experiment's
+    gate: WithGate | None = (
+        None  # whether the gate is around the method, a row for each; None: the experiment's
+    )
 
     @model_validator(mode="after")
     def _check_published_is_not_tuned(self) -> "MethodEntry":
@@ -104,6 +109,9 @@ class Experiment(_Strict):
     batches: Annotated[list[Positive], Field(**NonEmpty)] = [4]  # type: ignore[arg-type]
     views: SomeViews = ["plain"]  # a row of every method for each of them
     statistics: SomeStatistics = ["own"]  # a row for each, of the methods that allow it
+    gate: WithGate = [
+        False
+    ]  # a row without and with the gate, of the methods that do not judge their own answers
     learn: LearnRule = "all"  # images from which the folder stream learns; all images are answered
     seeds: list[StrictInt] | None = None
     tuned: bool = False  # rows without options get options chosen by `tune`, for each split of sites
@@ -214,7 +222,7 @@ def _in_words(error: ValidationError) -> str:
         elif (
             mistake["type"] in ("string_type", "literal_error")
             and "methods" in where[:-1]
-            and not {"views", "statistics"} & {*where}
+            and not {"views", "statistics", "gate"} & {*where}
         ):
             continue  # another alternative of the union; the mistake of the intended alternative is reported
         clauses.append(": ".join([*(part for part in where if not _is_union_alternative(part)), message]))

@@ -26,7 +26,7 @@ LATER_OPTIONS: Mapping[str, Mapping[str, str]] = {
 # The same for fields of a scoring.
 LATER_SCORING_FIELDS: Mapping[str, Any] = {
     "tuning": None, "views": "plain", "learn": "all", "order": "site", "statistics": "own",
-    "deterministic": False,
+    "deterministic": False, "gate": False,
 }  # fmt: skip
 
 # The same for fields of a tuning.
@@ -97,6 +97,7 @@ class Scoring:
     order: str = "site"  # whether images come volume by volume; see `ttdg.data.volumes.grouping.Order`
     statistics: str = "own"  # BatchNorm statistics under the method; see `ttdg.adaptation.statistics_base`
     deterministic: bool = False  # with a fixed order of sums on a GPU; see `ttdg.networks.determinism`
+    gate: bool = False  # whether the gate of `ttdg.adaptation.gate` is around the method
 
 
 Job = Training | Fitting | Tuning | Scoring
@@ -183,5 +184,5 @@ def job_title(job: Job) -> str:
     if isinstance(job, Tuning):
         return f"tune {row_label(job.method, 'plain', job.statistics)} on sources of {job.training}"
     where = " → ".join(target.name for target in job.targets)
-    row = row_label(job.method, job.views, job.statistics)
+    row = row_label(job.method, job.views, job.statistics, job.gate)
     return f"{row} at {where} ({job.stream}, batch {job.batch}, seed {job.seed})"

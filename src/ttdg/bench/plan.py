@@ -59,7 +59,7 @@ def _expand(
     _check_continual(experiment, splits)
     rows = method_variants(
         experiment.methods, config.parts, config.recipe, experiment.tuned, data.benchmark["name"],
-        experiment.views, experiment.statistics, task_of(data.benchmark),
+        experiment.views, experiment.statistics, task_of(data.benchmark), experiment.gate,
     )  # fmt: skip
     seeds = config.seeds if experiment.seeds is None else experiment.seeds
     prints: dict[tuple[Target, ...], dict[str, str]] = {}
@@ -90,7 +90,7 @@ def _expand(
                     prints[targets], stream, batch, seed, experiment.cases, experiment.limit, experiment.shuffle,
                     experiment.surfaces, experiment.instances, model.fittings, tuning, variant.views,
                     experiment.learn if METHODS[variant.method].memory else "all", experiment.order, variant.statistics,
-                    config.deterministic,
+                    config.deterministic, variant.gate,
                 )  # fmt: skip
                 names = "+".join(transfer.sources)
                 entry = TableEntry(experiment.name, experiment.protocol, variant.label, names, key_of(job))
@@ -151,7 +151,7 @@ def _tuning(
     Options are chosen once per split, batch size and stream, with the model of the run's first seed, and used for all
     seeds.
     """
-    model = _prepared_model(variant, data, sources, config.seeds[0])
+    model = _prepared_model(variant.without_gate(), data, sources, config.seeds[0])
     job = Tuning(
         model.training,
         variant.method,

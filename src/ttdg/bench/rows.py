@@ -17,6 +17,7 @@ from ttdg.adaptation import (
     effective_views,
     needs_tissues,
 )
+from ttdg.adaptation.gate import UNGATED
 from ttdg.bench.config import MethodEntry
 from ttdg.bench.fitting import FITTERS, check_fittable, check_part_settings, parts_from_training
 from ttdg.checkpoints import file_hash
@@ -41,6 +42,7 @@ class MethodVariant:
         configurations: Candidate options of a tuned row; empty if the row is not tuned.
         views: Views over which the answers are averaged; a tuned row has the options chosen without views.
         statistics: BatchNorm statistics under the method; a tuned row has the options chosen with them.
+        gate: Whether the gate is around the method; a tuned row has the options chosen without it.
     """
 
     label: str
@@ -51,6 +53,12 @@ class MethodVariant:
     configurations: tuple[Mapping[str, Any], ...] = ()
     views: str = "plain"
     statistics: str = "own"
+    gate: bool = False
+
+    def without_gate(self) -> "MethodVariant":
+        """Return the row without the gate and the parts that only the gate needs."""
+        own = {name: settings for name, settings in self.parts.items() if name in METHODS[self.method].parts}
+        return replace(self, gate=False, parts=own) if self.gate else self
 
     def on_stream(self, stream: str) -> "MethodVariant":
         """Return the row with the candidate options of this stream."""
@@ -73,6 +81,7 @@ def method_variants(
     views: Sequence[str] = ("plain",),
     statistics: Sequence[str] = ("own",),
     task: str = "segmentation",
+    gate: Sequence[bool] = (False,),
 ) -> list[MethodVariant]:
     """Expand the `methods` of an experiment into table rows.
 
@@ -92,7 +101,8 @@ def method_variants(
             variant = _variant(entry, dict(point), parts, recipe, benchmark)
             if tuned and not entry.grid and (entry.tuned or not entry.options):
                 variant = replace(variant, configurations=_candidates(entry.method, variant.options))
-            rows += _on_axes(variant, entry, statistics, views)
+            axes = _on_axes(variant, entry, statistics, views)
+            rows += [row for each in axes for row in _at_the_gate(each, entry, gate, parts)]
     labels = [variant.label for variant in rows]
     if twice := next((label for label in labels if labels.count(label) > 1), None):
         raise UserError(f"two rows of a table have the name {twice!r}; give one of them another `name:`")
@@ -201,6 +211,29 @@ def _on_axes(
         label = row_label(variant.label, seen, said)
         rows.append(replace(variant, label=label, views=view, statistics=base))
     return rows
+
+
+def _at_the_gate(
+    row: MethodVariant, entry: MethodEntry, gate: Sequence[bool], parts: Mapping[str, Mapping[str, Any]]
+) -> list[MethodVariant]:
+    """Return the row without the gate, with it, or both: as the entry says, or the experiment.
+
+    The gate needs a judge. The source and methods that judge their own answers have no row with the gate, unless their
+    entry asks for it.
+    """
+    wanted = dict.fromkeys(
+        gated and (entry.gate is not None or row.method not in UNGATED) for gated in entry.gate or gate
+    )
+    if True not in wanted:
+        return [row]
+    if "prior" not in parts_from_training(row.recipe) or row.recipe.get("universe_loss") == "literal":
+        raise UserError(
+            "the gate needs a judge, and a judge needs a prior: set `universe: 0.1` in the recipe"
+        )
+    said = bool(entry.name) and entry.gate == [True]  # the entry's name says it
+    label = row.label if said else row_label(row.label, "plain", gate=True)
+    judged = replace(row, label=label, gate=True, parts={"judge": parts.get("judge", {}), **row.parts})
+    return [judged if gated else row for gated in wanted]
 
 
 def _candidates(

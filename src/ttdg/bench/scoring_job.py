@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 
 from ttdg.adaptation import METHODS, Adapter, build_adapter, seed_all
+from ttdg.adaptation.gate import gate
 from ttdg.bench.folder import RunFolder
 from ttdg.bench.jobs import Scoring
 from ttdg.checkpoints import Model, load, load_parts, read_card
@@ -17,6 +18,7 @@ from ttdg.data.image_cache import ImageOrder, learning_images, ordered_images, t
 from ttdg.data.volumes.grouping import Order, batched
 from ttdg.evaluation.streams import Answer, TargetStream, answers
 from ttdg.evaluation.tuned_options import chosen
+from ttdg.safety.policy import GatePolicy
 
 # By folder, device and hash of the weights. Adapters work on a copy, so no job changes the model.
 _last_model: dict[tuple[Path, str, str], Model] = {}
@@ -82,6 +84,8 @@ def open_scoring(job: Scoring, folder: RunFolder) -> OpenScoring:
     ]
     seed_all(job.seed)
     adapter = build_adapter(model, job.method, options, job.views, job.statistics)
+    if job.gate:
+        adapter = gate(adapter, model, benchmark.regions, GatePolicy(), METHODS[job.method].memory)
     return OpenScoring(job, model, options, adapter, orders, targets, device)
 
 

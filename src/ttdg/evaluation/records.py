@@ -48,15 +48,21 @@ VOLUME_METRICS = (
 )
 
 
-def row_label(method: str, views: str, statistics: str = "own") -> str:
-    """Return the name of a table row: the method, its BatchNorm statistics, and the views of its answers."""
+def row_label(method: str, views: str, statistics: str = "own", gate: bool = False) -> str:
+    """Return the name of a table row: the method, its BatchNorm statistics, the views of its answers, and the gate."""
     based = method if statistics == "own" else f"{method}, {statistics} statistics"
-    return based if views == "plain" else f"{based} + {views}"
+    seen = based if views == "plain" else f"{based} + {views}"
+    return f"{seen} + gate" if gate else seen
 
 
 def label_of(about: Mapping[str, Any]) -> str:
-    """Return the name of the table row of an evaluation; older evaluations have neither views nor statistics."""
-    return row_label(about["method"], about.get("views", "plain"), about.get("statistics", "own"))
+    """Return the name of the table row of an evaluation; older evaluations lack the later fields."""
+    return row_label(
+        about["method"],
+        about.get("views", "plain"),
+        about.get("statistics", "own"),
+        about.get("gate", False),
+    )
 
 
 def primary_scores(about: Mapping[str, Any]) -> Mapping[str, float]:

@@ -9,6 +9,7 @@ import torch
 
 import ttdg
 from ttdg.adaptation import METHODS
+from ttdg.adaptation.gate import UNGATED
 from ttdg.adaptation.gate_tests import can_expect_gains
 from ttdg.checkpoints import Model
 from ttdg.errors import UserError
@@ -16,13 +17,6 @@ from ttdg.safety import NO_FINGERPRINT, Drift
 from ttdg.safety.policy import GatePolicy
 
 TOO_FEW = "There are too few images to measure their distance from the source sites."
-UNGATED = (
-    "source",
-    "judge",
-    "universe-choice",
-    "universe",
-    "auto",
-)  # they choose by the judge, or change nothing
 DEFAULT = "judge"  # the method if the model has its parts
 
 

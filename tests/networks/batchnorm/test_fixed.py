@@ -45,8 +45,9 @@ def test_output_and_gradients_are_those_of_torch_in_eval_mode(device, form):
 def test_the_gradient_is_that_of_finite_differences():
     layer = a_layer("cpu")
     x = torch.randn(2, 6, 3, 3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x, w, b: _FixedNorm.apply(x, w, b, layer.running_mean, layer.running_var, 1e-3),
-                                    (x, layer.weight, layer.bias))  # fmt: skip
+    statistics = layer.running_mean, layer.running_var, 1e-3
+    inputs = x, layer.weight, layer.bias
+    assert torch.autograd.gradcheck(lambda *values: _FixedNorm.apply(*values, *statistics), inputs)
 
 
 def test_the_fixed_mode_equals_eval_mode_and_changes_no_statistics():
