@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ttdg.adaptation.site_learning.self_training import SelfTraining
+from ttdg.adaptation.site_learning.learner import SelfTraining
 from ttdg.checkpoints import load, save
 from ttdg.newsite import predict, run_state
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from ttdg import adaptation
 from ttdg.adaptation import FrozenPredictor, SiteLearner, defaults
-from ttdg.adaptation.site_learning.self_training import SelfTraining
+from ttdg.adaptation.site_learning.learner import SelfTraining
 from ttdg.adaptation.site_learning.strong_views import draw_views, strong_view
 from ttdg.networks import NetworkSpec, Segmenter, cuda_graph
 

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from ttdg.adaptation import Resumable, SiteLearner
+from ttdg.adaptation.universe import learner as learner_module
 from ttdg.adaptation.universe.site_judge import ADAPTED, CANDIDATES
 
 WARM_UP = 2  # steps with which the judge of these tests was fitted
@@ -94,6 +95,19 @@ def test_with_scales_the_answer_is_the_mean_over_three_sizes_and_mirror_images(s
                 logits = F.interpolate(adapter.teacher(sized), size=images.shape[2:], mode="bilinear")
             total += (logits.flip(3) if flip else logits).softmax(1)
     torch.testing.assert_close(answer.exp(), total / 6, atol=1e-4, rtol=1e-4)
+
+
+def test_the_expected_gain_of_a_large_site_is_measured_on_batches_spread_over_it(
+    source, away, quick, expecting, monkeypatch
+):
+    monkeypatch.setattr(learner_module, "SAMPLED", 2)
+    adapter, seen = source.adapt("universe", **quick), []
+    adapter.site_judge.regressor = expecting(0.5, 0.6, 0.5)
+    stored = adapter._stored_images
+    monkeypatch.setattr(adapter, "_stored_images", lambda rows: seen.append(rows.tolist()) or stored(rows))
+    adapter.learn(away(seed, 4) for seed in range(4))
+    assert seen[-2:] == [[0, 1, 2, 3], [8, 9, 10, 11]]
+    assert adapter.verdict.gains[-1] == 8
 
 
 @pytest.mark.parametrize("gain", [-0.1, 0.1])

@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from ttdg.adaptation.site_learning.soft_labels import sharpen
+from ttdg.adaptation.universe import guided_learner
 
 
 def test_the_students_first_labels_are_the_judges(source, away, quick):
@@ -97,4 +98,26 @@ def test_labels_can_be_carried_without_learning(source, away, quick, weights):
         learner._remember(images)
     learner._learn()  # its first step carries labels first
     rows = torch.arange(4)
-    assert torch.equal(stored.memory.note("carried", rows), learner.memory.note("carried", rows))
+    found, expected = (memory.note("carried", rows).int() for memory in (stored.memory, learner.memory))
+    assert (found - expected).abs().max() <= 2  # of 255: features of the images, and of their bytes
+
+
+def test_features_of_a_folder_are_kept_while_it_is_learned_and_computed_again_beyond_a_number_of_images(
+    source, away, quick, monkeypatch
+):
+    adapters, again = [source.adapt("universe", **quick) for _ in range(2)], []
+    for kept, adapter in zip((512, 3), adapters, strict=True):
+        monkeypatch.setattr(guided_learner, "KEPT", kept)
+        features = adapter.reader.features
+        monkeypatch.setattr(adapter.reader, "features", lambda x, f=features: again.append(len(x)) or f(x))
+        adapter.carry_labels([away(0), away(1)])
+        assert bool(again) is (kept == 3)
+    carried = [adapter.memory.note("carried", torch.arange(4)).int() for adapter in adapters]
+    assert (carried[0] - carried[1]).abs().max() <= 2
+    adapters[0].learn([away(0), away(1)])
+    assert not adapters[0]._features
+
+
+def test_the_features_of_a_reading_are_those_of_the_source_network(source, away, quick):
+    reader = source.adapt("universe", **quick).reader
+    torch.testing.assert_close(reader.read(away(0)).features, reader.features(away(0)), rtol=1e-4, atol=1e-5)

@@ -118,12 +118,17 @@ class JudgeAdapter(Adapter, SelfAssessing):
     @torch.no_grad()
     def __call__(self, images: Images) -> Logits:
         """Return the log-probabilities of the chosen candidate of each image."""
-        logits, chosen, *prediction = self._replay(self._judge, images)
+        return self.read(images)[0]
+
+    @torch.no_grad()
+    def read(self, images: Images) -> tuple[Logits, Float[Tensor, "b n y x"]]:
+        """Return what a call returns, and the features of the source network, projected by the prior."""
+        logits, features, chosen, *prediction = self._replay(self._judge, images)
         self.verdict = Verdict(chosen, Prediction(*prediction), self.candidate_names)
-        return logits
+        return logits, features
 
     def _judge(self, images: Images) -> tuple[Tensor, ...]:
-        """Logits, choices and the fields of `Prediction`. On a GPU this call is recorded as a CUDA graph."""
+        """Logits, features, choices and the fields of `Prediction`. On a GPU this is recorded as a CUDA graph."""
         read = predict_readings(self.network, self.prior, images, readings=self.readings, mixing=self.mixing)
         batchnorm.use_if_any(self.network, batchnorm.EVAL)  # the grouped mode fits this batch only
         predictions = predict_candidates(read, self.prior, self.candidates)
@@ -138,7 +143,7 @@ class JudgeAdapter(Adapter, SelfAssessing):
         predicted = self.regressor.predict(feature_matrix(signals, self.signal_names))
         chosen = choose(predicted.members, self.fallback, self.margin)
         logits = predictions.logits[chosen, torch.arange(len(images), device=images.device)]
-        return logits, chosen, predicted.dice, predicted.half_width, predicted.members
+        return logits, read.V[0], chosen, predicted.dice, predicted.half_width, predicted.members
 
     def assessment(self) -> Assessment | None:
         """Chosen candidates of the last batch with their predicted Dice; None before the first batch."""

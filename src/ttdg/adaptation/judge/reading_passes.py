@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ttdg.adaptation.judge.readings import Reading, stack_readings, unstack_readings, use_groups
 from ttdg.adaptation.views import AnswerView
-from ttdg.networks import INPUT, feature_maps
+from ttdg.networks import feature_maps
 from ttdg.networks.batchnorm.grouped import GroupedMode, LayerWeights, statistics_distance
 from ttdg.prior import MorphologyPrior
 
@@ -112,6 +112,5 @@ def _predict_groups(
         )  # its convolutions are faster in this layout
     logits, maps = feature_maps(network, images, prior.spec.levels)
     distance = statistics_distance(mode.seen, len(mode.rho), images.device)
-    levels = {name: maps[name].float() for name in (INPUT, *prior.spec.levels)}
-    projected = prior.project(levels, images.shape[2:])
+    projected = prior.project(maps, images.shape[2:])
     return logits.float().softmax(1), projected.movedim(1, -1), distance

@@ -9,20 +9,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ttdg.adaptation import losses
-from ttdg.adaptation.adapter import Images
-from ttdg.adaptation.site_learning.image_memory import ImageMemory
-from ttdg.adaptation.site_learning.self_training import SelfTraining
+from ttdg.adaptation.adapter import Images, Progress
+from ttdg.adaptation.site_learning.learner import SelfTraining
 from ttdg.adaptation.site_learning.soft_labels import mirror_mean, place_weights, sharpen
 from ttdg.adaptation.universe.belief import belief
 from ttdg.adaptation.universe.carriers import Carrier, CellBatch, CellLabels
 from ttdg.adaptation.universe.image_weights import ImageWeights, mirror_consistency, structure_confidence
-from ttdg.adaptation.universe.source_reading import SourceReader, SourceReading
+from ttdg.adaptation.universe.source_reading import Features, SourceReader, SourceReading
 from ttdg.adaptation.universe.stored_labels import StoredLabels, as_bytes, notes
 
 Places = Literal["equal", "universe", "confidence"]  # how pixels are weighted
 
 CHUNK = 16  # images of a pass over the memory
 REFRESHES = 3  # of the carried labels while a folder is learned
+KEPT = 512  # images whose features are kept while a folder is learned; those of one take half a megabyte
 
 
 class GuidedLearner(SelfTraining):
@@ -40,6 +40,7 @@ class GuidedLearner(SelfTraining):
         self.first, self.carried, self.agreeing = first, carried, agreeing
         self.weigh, self.places = weigh, places
         self.steps_taken = torch.zeros(2, dtype=torch.long)  # all, and those at the last refresh
+        self._features: list[Tensor] = []  # of the stored images of a folder, as float16
         super().__init__(network, **learning)
 
     def carry_labels(self, site: Iterable[Float[Tensor, "_b c h w"]]) -> StoredLabels:
@@ -50,12 +51,14 @@ class GuidedLearner(SelfTraining):
         return StoredLabels(self.memory)
 
     def _store_site(self, site: Iterable[Float[Tensor, "_b c h w"]]) -> None:
-        self.memory = ImageMemory(None, self.seed)
-        for images in site:
-            self._remember(images)
+        self._features = []
+        super()._store_site(site)
 
     def _remember(self, images: Images) -> None:
-        self._store(images, self.reader.read(images))
+        reading = self.reader.read(images)
+        self._store(images, reading)
+        if self.memory.capacity is None and len(self.memory) <= KEPT:
+            self._features += reading.features.half().unbind()
 
     @torch.no_grad()
     def _store(self, images: Images, reading: SourceReading) -> None:
@@ -79,6 +82,10 @@ class GuidedLearner(SelfTraining):
             return mirror_consistency(upright, mirrored.flip(3))
         return expected
 
+    def _take_folder_steps(self, progress: Progress = lambda done, total: None) -> None:
+        super()._take_folder_steps(progress)
+        self._features = []
+
     def _learn(self) -> None:
         used = self.carried or self.places == "universe"
         since = int(self.steps_taken[0] - self.steps_taken[1])
@@ -93,20 +100,23 @@ class GuidedLearner(SelfTraining):
         certainty, parts = StoredLabels(self.memory).certainty(), torch.arange(len(self.memory)).split(CHUNK)
         cells = [self._cell_labels(rows) for rows in parts]
 
-        def site() -> Iterator[
-            CellBatch
-        ]:  # features are computed again, because those of an image take a megabyte
+        def site() -> Iterator[CellBatch]:
             for rows, labels in zip(parts, cells, strict=True):
-                features = self.reader.features(self._stored_images(rows))
-                yield CellBatch(features, labels, certainty[rows.to(certainty.device)])
+                yield CellBatch(self._source_features(rows), labels, certainty[rows.to(certainty.device)])
 
         self.carrier.refresh(site)
         for rows, labels in zip(parts, cells, strict=True):
-            carried = self.carrier.carry(self.reader.features(self._stored_images(rows)))
+            carried = self.carrier.carry(self._source_features(rows))
             here = rows.to(carried.device)
             self.memory.columns["carried"][here] = as_bytes(carried)
             self.memory.columns["belief"][here] = self._belief(carried, labels)
         self.steps_taken[1] = self.steps_taken[0]
+
+    def _source_features(self, rows: Int[Tensor, " n"]) -> Features:
+        """Features of stored images in the source network: those kept, or computed again."""
+        if len(self._features) == len(self.memory):
+            return torch.stack([self._features[row] for row in rows.tolist()]).float()
+        return self.reader.features(self._stored_images(rows))
 
     def _cell_labels(self, rows: Int[Tensor, " n"]) -> Float[Tensor, "n l y x"]:
         """Labels of stored images on the node grid: the judge's before the first step, later the teacher's."""
@@ -164,6 +174,7 @@ class GuidedLearner(SelfTraining):
         self.reader.judge.reset()
         self.carrier.reset()
         self.steps_taken.zero_()
+        self._features = []
 
     def _tensors(self) -> dict[str, Tensor]:
         own = {**self.carrier.tensors(), "steps": self.steps_taken}

@@ -27,6 +27,7 @@ from ttdg.adaptation.views import VIEW_SETS
 from ttdg.types import Part
 
 JUDGED = 4  # images that share BatchNorm statistics in the judge's readings
+SAMPLED = 32  # batches of a site from which its expected gain is measured, at most
 
 
 class UniverseLearner(GuidedLearner, SelfAssessing, Remarking):
@@ -65,7 +66,8 @@ class UniverseLearner(GuidedLearner, SelfAssessing, Remarking):
         super().learn(site, progress)
         if self.site_judge is not None and int(self.steps_taken[0]):
             self.verdict.gains.zero_()
-            for rows in torch.arange(len(self.memory)).split(JUDGED):
+            batches = torch.arange(len(self.memory)).split(JUDGED)
+            for rows in batches[:: -(-len(batches) // SAMPLED)]:
                 images = self._stored_images(rows)
                 self._respond(images, self.reader.read(images), counting=True)
 

@@ -37,10 +37,10 @@ class SourceReader:
 
     @torch.no_grad()
     def read(self, images: Images) -> SourceReading:
-        """Judge a batch and compute its features."""
-        logits, assessment = self.judge(images), self.judge.assessment()
+        """Judge a batch; its features are those of the judge's first reading, the source network."""
+        (logits, features), assessment = self.judge.read(images), self.judge.assessment()
         assert assessment is not None
-        return SourceReading(logits, assessment, self.features(images))
+        return SourceReading(logits, assessment, features)
 
     @torch.no_grad()
     def features(self, images: Images) -> Features:
