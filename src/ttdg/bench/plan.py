@@ -9,8 +9,9 @@ from ttdg.adaptation import METHODS
 from ttdg.bench.config import Config, Experiment, StreamName
 from ttdg.bench.jobs import KINDS, Fitting, Job, Scoring, Training, Tuning, key_of, kind_of
 from ttdg.bench.protocols import Target, Transfer, transfers
-from ttdg.bench.rows import MethodVariant, method_variants
+from ttdg.bench.rows import method_variants
 from ttdg.bench.run_file import TableEntry
+from ttdg.bench.variants import MethodVariant
 from ttdg.data import DataSummary, split
 from ttdg.data.benchmark import task_of
 from ttdg.errors import UserError
