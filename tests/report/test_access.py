@@ -141,3 +141,8 @@ def test_a_method_of_an_older_version_comes_last_as_unknown():
 
 def test_every_declared_access_has_a_place_in_the_tables():
     assert {method.access for method in METHODS.values()} <= set(ACCESS)
+
+
+def test_a_method_behind_the_gate_needs_source_labels():
+    assert job_facts(a_job("tent")).access == "source-free"
+    assert job_facts(replace(a_job("tent"), gate=True)).access == "source labels"

@@ -54,11 +54,15 @@ def job_facts(job: Scoring) -> RowFacts:
     """Return the facts of a scoring.
 
     A judge that always answers with its fallback is the source network averaged over flips, whatever it was fitted to.
+    The gate needs a judge, which is fitted to labelled source images.
     """
     if job.method == "judge" and job.options.get("always") == FALLBACK:
         return RowFacts("source-free", control=True)
     method = METHODS.get(job.method)
-    return RowFacts() if method is None else RowFacts(method.access, method.post_hoc, job.method == "source")
+    if method is None:
+        return RowFacts()
+    access = METHODS["judge"].access if job.gate else method.access
+    return RowFacts(access, method.post_hoc, job.method == "source")
 
 
 def order_by_access(labels: Sequence[str], facts: Facts) -> list[str]:
