@@ -1,0 +1,34 @@
+"""Frames that show nothing: one value in every channel, or noise. The rules depend on neither scale nor offset of values.
+
+`ttdg.data.unlabelled.kind` has stricter rules for image files, whose grey values are known.
+"""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ttdg.adaptation.abilities import Images
+
+LEAST_DEVIATION = 1e-3  # of the largest absolute value; photographs, slices and drawings have more than 0.03
+LEAST_CORRELATION = 0.1  # between pixels at a distance of 1/32 of the side; medical images have more than 0.45
+LEAST_SIDE = 96  # pixels; noise is looked for in images of at least this side, which networks of medical images receive
+
+
+def shows_nothing(images: Images) -> Bool[Tensor, " b"]:
+    """Return which images hold one value in every channel, or noise. A volume counts its slices as channels."""
+    x = images.detach().float().flatten(1, -3)
+    largest = x.abs().amax((1, 2, 3))
+    centred = x - x.mean((2, 3), keepdim=True)
+    constant = centred.square().mean((1, 2, 3)).sqrt() <= LEAST_DEVIATION * largest
+    if min(x.shape[2:]) < LEAST_SIDE:
+        return constant
+    down, across = _correlation(centred), _correlation(centred.mT)
+    return constant | (torch.maximum(down, across) < LEAST_CORRELATION)
+
+
+def _correlation(centred: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
+    """Return the correlation of pixels with those 1/32 of the height below."""
+    distance = max(2, centred.shape[2] // 32)
+    above, below = centred[:, :, :-distance], centred[:, :, distance:]
+    scale = (above.square().mean((1, 2, 3)) * below.square().mean((1, 2, 3))).sqrt()
+    return (above * below).mean((1, 2, 3)) / scale.clamp(min=1e-30)
