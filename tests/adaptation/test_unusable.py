@@ -7,7 +7,6 @@ import warnings
 
 import pytest
 import torch
-
 from torch.nn import functional as F
 
 from ttdg.adaptation import METHODS, empty_frames

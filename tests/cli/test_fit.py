@@ -116,9 +116,10 @@ def test_an_interrupted_fit_of_the_judge_goes_on_and_ends_as_an_undisturbed_one(
                 raise Killed
             return function(*arguments, **named)
 
-        with monkeypatch.context() as patch, pytest.raises(Killed):
+        with monkeypatch.context() as patch:
             patch.setattr(owner, name, dying)
-            CliRunner().invoke(app, command("judge", model, discs, *short), catch_exceptions=False)
+            with pytest.raises(Killed):
+                CliRunner().invoke(app, command("judge", model, discs, *short), catch_exceptions=False)
 
     fit_until_second_call(judge_fit, "collect_evidence")
     fit_until_second_call(learner.UniverseLearner, "learn_always")

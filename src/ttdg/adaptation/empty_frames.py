@@ -1,4 +1,4 @@
-"""Frames that show nothing: one value in every channel, or noise. The rules depend on neither scale nor offset of values.
+"""Frames that show nothing: one value in every channel, or noise. The rules do not depend on the range of the values.
 
 `ttdg.data.unlabelled.kind` has stricter rules for image files, whose grey values are known.
 """
@@ -10,7 +10,9 @@ from torch import Tensor
 from ttdg.adaptation.abilities import Images
 
 LEAST_DEVIATION = 1e-3  # of the largest absolute value; photographs, slices and drawings have more than 0.03
-LEAST_CORRELATION = 0.1  # between pixels at a distance of 1/32 of the side; medical images have more than 0.45
+LEAST_CORRELATION = (
+    0.1  # between pixels at a distance of 1/32 of the side; medical images have more than 0.45
+)
 LEAST_SIDE = 96  # pixels; noise is looked for in images of at least this side, which networks of medical images receive
 
 
