@@ -138,13 +138,14 @@ def test_the_user_is_told_of_unusable_images(ready):
 
 
 def test_images_of_any_camera_are_usable_and_give_no_warning(ready):
-    images = torch.stack([65535 * smooth(0, 1, 4)[0], -LIMIT * torch.eye(4).expand(3, 4, 4)])
+    images = torch.stack([65535 * smooth(0, 1, 16)[0], -LIMIT * torch.eye(16).expand(3, 16, 16)])
     assert usable(images).all()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ready("source").quick("source")(images)
+        ready("norm").quick("norm")(images)
+        ready("source").quick("source")(torch.zeros(1, 3, 16, 16))  # nothing is kept away from it
 
 
 def test_the_user_is_told_of_frames_that_show_nothing(ready):
     with pytest.warns(RuntimeWarning, match="1 of 3 images show nothing but one value or noise"):
-        ready("source").quick("source")(torch.cat([torch.zeros(1, 3, 16, 16), good(0, 2)]))
+        ready("norm").quick("norm")(torch.cat([torch.zeros(1, 3, 16, 16), good(0, 2)]))

@@ -116,6 +116,17 @@ def test_a_broken_log_is_not_reverted(out):
         revert(out, 0)
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff{}", b"[]", b'{"audit": ', b"[" * 100_000])
+def test_nothing_is_reverted_beside_a_damaged_manifest(out, content):
+    (out / "manifest.json").write_bytes(content)
+    log, masks = lines_of(out), sorted((out / "masks").iterdir())
+    with pytest.raises(UserError, match=r"manifest\.json is damaged, and nothing was reverted"):
+        revert(out, 2)
+    assert (lines_of(out), sorted((out / "masks").iterdir())) == (log, masks)
+    (out / "manifest.json").unlink()
+    assert revert(out, 2)
+
+
 def test_a_line_that_does_not_exist_and_a_folder_without_a_log_are_refused(out, tmp_path):
     with pytest.raises(UserError, match="has the lines 1 to"):
         revert(out, 99)

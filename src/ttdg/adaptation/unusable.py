@@ -78,7 +78,8 @@ class _Guarded:
         self, site: Iterable[Float[Tensor, "_b c h w"]], progress: Progress = lambda done, total: None
     ) -> None:
         """Learn from the usable images of a site."""
-        self._kind.learn(self, map(self._conversions.images, _usable_batches(site)), progress)
+        batches = _usable_batches(site, self._conversions)
+        self._kind.learn(self, map(self._conversions.images, batches), progress)
 
     def assessment(self) -> Assessment | None:
         """The assessment of the last batch; an unusable image has an expected Dice of 0 with the interval 0 ± 1."""
@@ -104,7 +105,7 @@ class _Guarded:
     def _around(self, answer: Callable[[Images], Logits], images: Images) -> Logits:
         convert = self._conversions
         images, finite, inner = convert.images(images), usable(images), answer
-        empty = finite & shows_nothing(images)
+        empty = _empty(images, finite, convert)
         rows = finite & ~empty
         if convert.by_label:
             answer = lambda batch: convert.answer(inner(batch))  # noqa: E731
@@ -119,10 +120,15 @@ class _Guarded:
         return logits
 
 
-def _usable_batches(site: Iterable[Float[Tensor, "_b c h w"]]) -> Iterator[Tensor]:
+def _empty(images: Images, finite: Bool[Tensor, " n"], convert: Conversions) -> Bool[Tensor, " n"]:
+    """Return which finite images show nothing. The unadapted network answers every image by itself, so none matters."""
+    return torch.zeros_like(finite) if convert.method == "source" else finite & shows_nothing(images)
+
+
+def _usable_batches(site: Iterable[Float[Tensor, "_b c h w"]], convert: Conversions) -> Iterator[Tensor]:
     for images in site:
         finite = usable(images)
-        empty = finite & shows_nothing(images)
+        empty = _empty(images, finite, convert)
         rows = finite & ~empty
         _warn(finite, empty)
         if rows.any():
