@@ -127,6 +127,13 @@ def test_nothing_is_reverted_beside_a_damaged_manifest(out, content):
     assert revert(out, 2)
 
 
+def test_a_mask_whose_name_is_too_long_is_missing(out):
+    log = AuditLog(out)
+    log.open()
+    log.add("mask", mask="x" * 3000, mask_sha256="", parts=[])
+    assert verify_audit(out).masks == {"x" * 3000: "is missing"}
+
+
 def test_a_line_without_its_number_is_a_problem_and_counts_are_still_given(out):
     lines = lines_of(out)
     broken = json.loads(lines[2])

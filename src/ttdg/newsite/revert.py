@@ -37,7 +37,7 @@ def revert(folder: Path, to: int) -> tuple[str, ...]:
     journal.begin(journal.run)
     for entry in withdrawn.values():
         for name in (entry.mask, entry.overlay):
-            if name and (folder / name).is_file():
+            if name and os.path.isfile(folder / name):
                 target = folder / "reverted" / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(folder / name, target)
