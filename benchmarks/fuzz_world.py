@@ -22,6 +22,7 @@ WHERE = {  # kind → folder of the world that is copied, and the files in it th
     "part": ("demo", ("judge.safetensors", "prior.safetensors", "fingerprint.safetensors")),
     "predict-state": ("states", ("self-training.safetensors",)),
     "train-state": ("training.partial", ("state.pt",)),
+    "fit-round": ("rounds", ("*/round-1.pt",)),
     "journal": ("out", ("journal.jsonl",)),
     "audit": ("out", ("audit.jsonl", "manifest.json")),
     "record": ("run", ("records/*.csv.gz",)),
@@ -52,6 +53,7 @@ QUICK = {"steps": 1, "folder_steps": 1, "draw": 2}
 
 
 SITES = ("east", "south", "west")
+SIDE, FOLDER = 32, 1000  # pixels of a side, images of a folder, in `draw_images`
 
 
 def draw_discs(root: Path, seed: int, count: int = 4, sites: tuple[str, ...] = SITES) -> Path:
@@ -76,6 +78,20 @@ def draw_discs(root: Path, seed: int, count: int = 4, sites: tuple[str, ...] = S
             f"{case:02},p{case},{'test' if case % 2 else 'train'},0.5,0.5\n" for case in range(count)
         )
         (root / site / "cases.csv").write_text("case,patient,split,spacing_y,spacing_x\n" + rows)
+    return root
+
+
+def draw_images(root: Path, count: int) -> Path:
+    """Write drawn images; each differs from all others."""
+    y, x = np.mgrid[:SIDE, :SIDE]
+    for number in range(count):
+        rng = np.random.default_rng(number)
+        cy, cx, radius = rng.uniform(0.35, 0.65), rng.uniform(0.35, 0.65), rng.uniform(0.2, 0.3)
+        inside = (y - cy * SIDE) ** 2 + (x - cx * SIDE) ** 2 < (radius * SIDE) ** 2
+        pixels = rng.normal(60, 15, (SIDE, SIDE, 3)) + inside[..., None] * (120, 90, 40)
+        path = root / f"{number // FOLDER:03}" / f"{number:06}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path, compress_level=1)
     return root
 
 
@@ -127,6 +143,7 @@ def make_world(folder: Path, seed: int) -> None:
     (world / "state").rename(world / "states")
     state, network, optimiser = training_state(world / "training")
     state.save(network, optimiser, 3)
+    finished_round(world / "rounds")
     fields = {"name": "t", "recipe": RECIPE, "experiments": [{
         "name": "main", "protocol": "leave-one-out", "methods": ["source", "norm"]}]}  # fmt: skip
     config = parse_config(fields, "t.yaml")
@@ -173,6 +190,14 @@ def training_state(out: Path):
     return State(out, {"recipe": RECIPE, "sources": {}}, 60.0), network, optimiser
 
 
+def finished_round(folder: Path) -> dict[str, torch.Tensor]:
+    """Return a round of a fit, computed unless its file is intact."""
+    from ttdg.adaptation.judge.finished_rounds import FinishedRounds
+
+    kept = FinishedRounds(folder, {"seed": 0}, torch.device("cpu"))
+    return kept("round-1", lambda: {"x": torch.arange(8.0)})
+
+
 def valid_files(folder: Path) -> dict[str, list[File]]:
     found: dict[str, list[File]] = {}
     for kind, (place, names) in WHERE.items():
@@ -186,7 +211,7 @@ def restore(kind: str, path: Path, folder: Path) -> Path:
     """Put the valid files around the input, as copies if the reader writes; return their folder."""
     root, content, where = folder / "input", path.read_bytes(), folder / "world" / WHERE[kind][0]
     shutil.rmtree(root)
-    if WHERE[kind][0] in ("out", "tuned"):
+    if WHERE[kind][0] in ("out", "rounds", "tuned"):
         shutil.copytree(where, root)
     else:
         shutil.copytree(where, root, copy_function=link)
@@ -258,6 +283,10 @@ def read_train_state(path: Path, root: Path, world: Path) -> None:
     state, network, optimiser = training_state(world / "training")
     state.folder, state.file = root, path
     state.resume(network, optimiser)
+
+
+def read_fit_round(path: Path, root: Path, world: Path) -> None:
+    assert finished_round(root)["x"].tolist() == [*range(8)]
 
 
 def read_journal(path: Path, root: Path, world: Path) -> None:
@@ -349,6 +378,7 @@ def read_sites(path: Path, root: Path, world: Path) -> None:
 
 READERS = {
     "card": read_card, "part": read_part, "predict-state": read_predict_state, "train-state": read_train_state,
+    "fit-round": read_fit_round,
     "journal": read_journal, "audit": read_audit, "record": read_records, "packed": read_records, "run": read_records,
     "pack": read_pack, "tuned": read_tuned, "benchmark": read_benchmark, "experiment": read_experiment,
     "policy": read_policy_file, "cases": read_sites,
