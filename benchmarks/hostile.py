@@ -2,11 +2,12 @@
 
     python benchmarks/hostile.py                      # every method that the demo model has the parts for
     python benchmarks/hostile.py --methods dua tent --kinds black stripes
+    python benchmarks/hostile.py --methods dpl --gate
 
 The demo model answers twelve drawn images of a site that it was not trained on, in batches of four: with a fresh
 adapter, and after 120 hostile images in batches of four, one kind after the other. The images reach the methods as
-tensors, so nothing that `ttdg predict` sets aside is set aside here. Exit status 1 if a method ends more than 10 Dice
-below a fresh one.
+tensors, so nothing that `ttdg predict` sets aside is set aside here; with `--gate` the gate is around the method. Exit
+status 1 if a method ends more than 10 Dice below a fresh one.
 """
 
 import argparse
@@ -22,11 +23,13 @@ from torch import Tensor
 import ttdg
 from ttdg.adaptation import METHODS, build_adapter
 from ttdg.adaptation.build import seed_all
+from ttdg.adaptation.gate import gate
 from ttdg.checkpoints import Model
 from ttdg.data import find_sites, load_arrays, load_benchmark, normalise
 from ttdg.data.synthetic.write import write_benchmark
 from ttdg.errors import UserError
 from ttdg.metrics import region_probabilities
+from ttdg.safety.policy import GatePolicy
 from ttdg.types import Regions
 
 HOSTILE, BATCH, LOSS = 120, 4, 10.0  # images; images; Dice
@@ -66,12 +69,16 @@ def good_images(model: Model) -> tuple[Tensor, Tensor]:
     return normalise(arrays.images.float() / 255, model.card.benchmark.normalisation), arrays.masks.long()
 
 
-def measure(model: Model, name: str, kinds: list[str], images: Tensor, masks: Tensor) -> tuple[float, float]:
+def measure(
+    model: Model, name: str, kinds: list[str], images: Tensor, masks: Tensor, gated: bool
+) -> tuple[float, float]:
     """Return the Dice of good images with a fresh adapter, and after the hostile images."""
     found = []
     for before in (0, HOSTILE // BATCH):
         seed_all(0)
         adapter = build_adapter(model, name, {})
+        if gated:
+            adapter = gate(adapter, model, model.card.benchmark.regions, GatePolicy(), METHODS[name].memory)
         for number in range(before):
             adapter(hostile_images(kinds[number % len(kinds)], images[:BATCH], number))
         logits = torch.cat([adapter(batch) for batch in images.split(BATCH)])
@@ -85,6 +92,7 @@ def main() -> int:
     )
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--gate", action="store_true", help="put the gate around each method")
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -93,7 +101,7 @@ def main() -> int:
     for name in options.methods:
         began = time.monotonic()
         try:
-            fresh, after = measure(model, name, options.kinds, images, masks)
+            fresh, after = measure(model, name, options.kinds, images, masks, options.gate)
         except UserError as error:
             print(f"{name}: not measured ({error})")
             continue
