@@ -7,7 +7,9 @@ input lies among copies of the valid files beside it.
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -101,15 +103,16 @@ def load_model(folder: Path):
     return load(folder)
 
 
-def save_model(discs: Path, folder: Path, seed: int):
-    """Write an untrained small network with its card, and load it."""
+def save_model(discs: Path, folder: Path, seed: int, sources: Mapping[str, Any] | None = None):
+    """Write an untrained small network with its card, and load it; `sources` is what the card states of them."""
     from ttdg.checkpoints import ModelCard, save
     from ttdg.data import load_benchmark
     from ttdg.networks import NetworkSpec, Segmenter
 
     torch.manual_seed(seed)
     network = Segmenter(NetworkSpec(labels=2, encoder="light")).eval()
-    save(folder, network, ModelCard(network.spec, load_benchmark(None, discs), {"east": {"cases": 4}}))
+    stated = sources or {"east": {"cases": 4}}
+    save(folder, network, ModelCard(network.spec, load_benchmark(None, discs), stated))
     return load_model(folder)
 
 
