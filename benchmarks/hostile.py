@@ -3,6 +3,7 @@
     python benchmarks/hostile.py                      # every method that the demo model has the parts for
     python benchmarks/hostile.py --methods dua tent --kinds black stripes
     python benchmarks/hostile.py --methods dpl --gate
+    python benchmarks/hostile.py --real $TTDG_DATA    # images of real sites that are taken for frames without content
 
 The demo model answers twelve drawn images of a site that it was not trained on, in batches of four: with a fresh
 adapter, and after 120 hostile images in batches of four, one kind after the other. The images reach the methods as
@@ -23,9 +24,10 @@ from torch import Tensor
 import ttdg
 from ttdg.adaptation import METHODS, build_adapter
 from ttdg.adaptation.build import seed_all
+from ttdg.adaptation.empty_frames import shows_nothing
 from ttdg.adaptation.gate import gate
 from ttdg.checkpoints import Model
-from ttdg.data import find_sites, load_arrays, load_benchmark, normalise
+from ttdg.data import builtin_benchmarks, find_sites, load_arrays, load_benchmark, normalise
 from ttdg.data.synthetic.write import write_benchmark
 from ttdg.errors import UserError
 from ttdg.metrics import region_probabilities
@@ -33,6 +35,7 @@ from ttdg.safety.policy import GatePolicy
 from ttdg.types import Regions
 
 HOSTILE, BATCH, LOSS = 120, 4, 10.0  # images; images; Dice
+MOST = 700  # images of a real site
 SITE = "summit"  # a drawn site that the demo model was not trained on
 KINDS = ("black", "grey", "saturated", "noise", "stripes", "inverted", "dark", "large")
 
@@ -86,6 +89,23 @@ def measure(
     return found[0], found[1]
 
 
+def count_empty(data: Path) -> int:
+    """Print, for each real site, how many images are taken for frames that show nothing; return the number of all."""
+    total = 0
+    for folder in sorted(path for path in data.iterdir() if path.name in builtin_benchmarks()):
+        benchmark = load_benchmark(folder.name)
+        for name, site in find_sites(folder).items():
+            rows = torch.linspace(0, len(site.cases) - 1, min(MOST, len(site.cases))).long().tolist()
+            found = 0
+            for part in torch.tensor(rows).split(50):
+                arrays = load_arrays([site.cases[row] for row in part.tolist()], benchmark)
+                images = normalise(arrays.images.float() / 255, benchmark.normalisation)
+                found += int(shows_nothing(images).sum())
+            total += found
+            print(f"{folder.name} {name}: {found} of {len(rows)}", flush=True)
+    return total
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -93,8 +113,13 @@ def main() -> int:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--gate", action="store_true", help="put the gate around each method")
+    parser.add_argument(
+        "--real", type=Path, help="a folder with benchmark folders: count, and measure nothing else"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.real:
+        return int(count_empty(options.real) > 0)
     warnings.simplefilter("ignore")
     model, worst = ttdg.load("demo"), 0.0
     images, masks = good_images(model)

@@ -1,13 +1,14 @@
 """Measure whether images of another kind are recognised: photographs of the eye for a polyp model, and the reverse.
 
-    ttdg train -d $TTDG_DATA/fundus -b fundus --sources origa,papila -o models/fundus --encoder light --steps 300
-    ttdg train -d $TTDG_DATA/polyp -b polyp --sources clinicdb,kvasir -o models/polyp --encoder light --steps 300
+    ttdg train -d $TTDG_DATA/fundus -b fundus-128.yaml --sources origa,papila -o models/fundus $SHORT
+    ttdg train -d $TTDG_DATA/polyp -b polyp-128.yaml --sources clinicdb,kvasir -o models/polyp $SHORT
     python benchmarks/other_kind.py models/fundus models/polyp --data $TTDG_DATA
 
-For each model and each site of both benchmarks, 100 images spread over the site: the distance of single images from the
-nearest source site (median, and the range of 90 %), the shares beyond the limit of the fingerprint and beyond the 95 %
-and 90 % quantiles of simulated hospitals, and the verdict on the site as a whole. The quantiles are those of 64
-simulated hospitals of 16 images each. The images have the size of the model's benchmark.
+with SHORT="--encoder light --steps 300 --batch 8 --universe 0 --accelerator cpu" and the files of the two benchmarks
+with `size: 128`. For each model and each site of both benchmarks, 100 images spread over the site: the distance of
+single images from the nearest source site (median, and the range of 90 %), the shares beyond the limit of the
+fingerprint and beyond the 95 % and 90 % quantiles of simulated hospitals, and the verdict on the site as a whole. The
+quantiles are those of 64 simulated hospitals of 16 images each.
 """
 
 import argparse
