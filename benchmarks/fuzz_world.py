@@ -7,7 +7,9 @@ input lies among copies of the valid files beside it.
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +24,7 @@ WHERE = {  # kind → folder of the world that is copied, and the files in it th
     "part": ("demo", ("judge.safetensors", "prior.safetensors", "fingerprint.safetensors")),
     "predict-state": ("states", ("self-training.safetensors",)),
     "train-state": ("training.partial", ("state.pt",)),
+    "fit-round": ("rounds", ("*/round-1.pt",)),
     "journal": ("out", ("journal.jsonl",)),
     "audit": ("out", ("audit.jsonl", "manifest.json")),
     "record": ("run", ("records/*.csv.gz",)),
@@ -52,6 +55,7 @@ QUICK = {"steps": 1, "folder_steps": 1, "draw": 2}
 
 
 SITES = ("east", "south", "west")
+SIDE, FOLDER = 32, 1000  # pixels of a side, images of a folder, in `draw_images`
 
 
 def draw_discs(root: Path, seed: int, count: int = 4, sites: tuple[str, ...] = SITES) -> Path:
@@ -79,21 +83,36 @@ def draw_discs(root: Path, seed: int, count: int = 4, sites: tuple[str, ...] = S
     return root
 
 
+def draw_images(root: Path, count: int) -> Path:
+    """Write drawn images; each differs from all others."""
+    y, x = np.mgrid[:SIDE, :SIDE]
+    for number in range(count):
+        rng = np.random.default_rng(number)
+        cy, cx, radius = rng.uniform(0.35, 0.65), rng.uniform(0.35, 0.65), rng.uniform(0.2, 0.3)
+        inside = (y - cy * SIDE) ** 2 + (x - cx * SIDE) ** 2 < (radius * SIDE) ** 2
+        pixels = rng.normal(60, 15, (SIDE, SIDE, 3)) + inside[..., None] * (120, 90, 40)
+        path = root / f"{number // FOLDER:03}" / f"{number:06}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path, compress_level=1)
+    return root
+
+
 def load_model(folder: Path):
     from ttdg.checkpoints import load
 
     return load(folder)
 
 
-def save_model(discs: Path, folder: Path, seed: int):
-    """Write an untrained small network with its card, and load it."""
+def save_model(discs: Path, folder: Path, seed: int, sources: Mapping[str, Any] | None = None):
+    """Write an untrained small network with its card, and load it; `sources` is what the card states of them."""
     from ttdg.checkpoints import ModelCard, save
     from ttdg.data import load_benchmark
     from ttdg.networks import NetworkSpec, Segmenter
 
     torch.manual_seed(seed)
     network = Segmenter(NetworkSpec(labels=2, encoder="light")).eval()
-    save(folder, network, ModelCard(network.spec, load_benchmark(None, discs), {"east": {"cases": 4}}))
+    stated = sources or {"east": {"cases": 4}}
+    save(folder, network, ModelCard(network.spec, load_benchmark(None, discs), stated))
     return load_model(folder)
 
 
@@ -127,6 +146,7 @@ def make_world(folder: Path, seed: int) -> None:
     (world / "state").rename(world / "states")
     state, network, optimiser = training_state(world / "training")
     state.save(network, optimiser, 3)
+    finished_round(world / "rounds")
     fields = {"name": "t", "recipe": RECIPE, "experiments": [{
         "name": "main", "protocol": "leave-one-out", "methods": ["source", "norm"]}]}  # fmt: skip
     config = parse_config(fields, "t.yaml")
@@ -173,6 +193,14 @@ def training_state(out: Path):
     return State(out, {"recipe": RECIPE, "sources": {}}, 60.0), network, optimiser
 
 
+def finished_round(folder: Path) -> dict[str, torch.Tensor]:
+    """Return a round of a fit, computed unless its file is intact."""
+    from ttdg.adaptation.judge.finished_rounds import FinishedRounds
+
+    kept = FinishedRounds(folder, {"seed": 0}, torch.device("cpu"))
+    return kept("round-1", lambda: {"x": torch.arange(8.0)})
+
+
 def valid_files(folder: Path) -> dict[str, list[File]]:
     found: dict[str, list[File]] = {}
     for kind, (place, names) in WHERE.items():
@@ -186,7 +214,7 @@ def restore(kind: str, path: Path, folder: Path) -> Path:
     """Put the valid files around the input, as copies if the reader writes; return their folder."""
     root, content, where = folder / "input", path.read_bytes(), folder / "world" / WHERE[kind][0]
     shutil.rmtree(root)
-    if WHERE[kind][0] in ("out", "tuned"):
+    if WHERE[kind][0] in ("out", "rounds", "tuned"):
         shutil.copytree(where, root)
     else:
         shutil.copytree(where, root, copy_function=link)
@@ -258,6 +286,10 @@ def read_train_state(path: Path, root: Path, world: Path) -> None:
     state, network, optimiser = training_state(world / "training")
     state.folder, state.file = root, path
     state.resume(network, optimiser)
+
+
+def read_fit_round(path: Path, root: Path, world: Path) -> None:
+    assert finished_round(root)["x"].tolist() == [*range(8)]
 
 
 def read_journal(path: Path, root: Path, world: Path) -> None:
@@ -349,6 +381,7 @@ def read_sites(path: Path, root: Path, world: Path) -> None:
 
 READERS = {
     "card": read_card, "part": read_part, "predict-state": read_predict_state, "train-state": read_train_state,
+    "fit-round": read_fit_round,
     "journal": read_journal, "audit": read_audit, "record": read_records, "packed": read_records, "run": read_records,
     "pack": read_pack, "tuned": read_tuned, "benchmark": read_benchmark, "experiment": read_experiment,
     "policy": read_policy_file, "cases": read_sites,

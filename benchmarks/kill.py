@@ -1,4 +1,4 @@
-"""Kill training, a benchmark and predictions at random points, and compare their ends with undisturbed runs.
+"""Kill training, fits, a benchmark and predictions at random points, and compare their ends with undisturbed runs.
 
     python benchmarks/kill.py --kills 50 --seed 0
     python benchmarks/kill.py --kills 50 --seed 0 --tasks predict
@@ -8,6 +8,7 @@ an undisturbed run, is started again, and is killed up to three times before it 
 inside the killed process. Compared are
 
 - train: the bytes of the weights and of the card;
+- fit-judge: the tensors and settings of the part, and whether its finished rounds were swept;
 - bench: the bytes of all weights, and every value of every record but the times;
 - predict: the bytes of all masks, overlays and of `manifest.csv`, in both streams of a method that learns. The audit
   log must verify, after every kill and at the end.
@@ -17,6 +18,7 @@ import argparse
 import json
 import multiprocessing
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -72,6 +74,50 @@ class Train:
 
     def end(self, out: Path) -> dict[str, Any]:
         return files(out, "model/*")
+
+    def check(self, out: Path) -> list[str]:
+        return []
+
+
+class FitJudge:
+    """Two rounds and four simulated hospitals, in groups of images of two sites."""
+
+    def __init__(self, discs: Path, folder: Path) -> None:
+        from ttdg.checkpoints import save_part
+        from ttdg.data import find_sites, load_benchmark, load_sources
+        from ttdg.training.prior_fit import fit_prior
+
+        self.discs, self.model = discs, folder / "model"
+        sources = load_sources(find_sites(discs, ["east", "south"]), load_benchmark(None, discs))
+        model = save_model(discs, self.model, 0, sources.provenance)
+        prior = fit_prior(model.network, sources.train, model.card.benchmark, steps=2)
+        save_part(self.model, "prior", prior.to_part(), model.card.sha256)
+
+    def run(self, out: Path, number: int) -> None:
+        from ttdg.cli import app
+        from ttdg.files import atomic_folder
+
+        if not (out / "model").exists():
+            with atomic_folder(out / "model") as place:
+                shutil.copytree(self.model, place, dirs_exist_ok=True)
+        words = (
+            f"--draws 1 --mixing-steps 4 --hospitals 4 --learning-steps 4 --learning-draw 4 --seed {number}"
+        )
+        app(
+            [
+                "fit-judge",
+                str(out / "model"),
+                "-d",
+                str(self.discs),
+                "--again",
+                "--device",
+                "cpu",
+                *words.split(),
+            ]
+        )
+
+    def end(self, out: Path) -> dict[str, Any]:
+        return files(out, "model/*") | files(out, "model/judge.partial/*/*")
 
     def check(self, out: Path) -> list[str]:
         return []
@@ -141,7 +187,7 @@ class Predict:
         return verify_audit(out).problems if (out / "audit.jsonl").exists() else []
 
 
-TASKS = {"train": Train, "bench": Bench, "predict": Predict}
+TASKS = {"train": Train, "fit-judge": FitJudge, "bench": Bench, "predict": Predict}
 
 
 def files(out: Path, pattern: str) -> dict[str, Any]:

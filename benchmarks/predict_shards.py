@@ -30,32 +30,16 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import numpy as np
 import ray
 import torch
-from PIL import Image
 from ray.cluster_utils import Cluster
 
-from fuzz_world import draw_discs, save_model
+from fuzz_world import FOLDER, draw_discs, draw_images, save_model
 from ttdg.newsite import FolderResult, predict
 from ttdg.newsite.audit import verify_audit
 from ttdg.newsite.shards import Sharding
 
-SIDE, BATCH, FOLDER = 32, 16, 1000  # pixels, images per batch, images per folder
-
-
-def draw_images(root: Path, count: int) -> Path:
-    """Write drawn images; each differs from all others."""
-    y, x = np.mgrid[:SIDE, :SIDE]
-    for number in range(count):
-        rng = np.random.default_rng(number)
-        cy, cx, radius = rng.uniform(0.35, 0.65), rng.uniform(0.35, 0.65), rng.uniform(0.2, 0.3)
-        inside = (y - cy * SIDE) ** 2 + (x - cx * SIDE) ** 2 < (radius * SIDE) ** 2
-        pixels = rng.normal(60, 15, (SIDE, SIDE, 3)) + inside[..., None] * (120, 90, 40)
-        path = root / f"{number // FOLDER:03}" / f"{number:06}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path, compress_level=1)
-    return root
+BATCH = 16  # images
 
 
 class Nodes:

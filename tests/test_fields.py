@@ -95,7 +95,14 @@ def test_a_search_whose_trials_have_no_dice_is_refused(tmp_path, trials):
         searches(tmp_path)
 
 
-@pytest.mark.parametrize("odd", ["method: tent, sources: [{}]", "method: [], sources: [a]"])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "method: tent, sources: [{}]",
+        "method: [], sources: [a]",
+        "method: tent, sources: [a], search: {batch: .inf}",
+    ],
+)
 def test_tuned_options_of_another_kind_are_refused(tmp_path, odd):
     (tmp_path / "tuned.yaml").write_text(f"aa: {{chosen: {{}}, model: m, {odd}}}\n")
     with pytest.raises(UserError, match="not a file of tuned options"):

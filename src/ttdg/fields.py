@@ -1,5 +1,6 @@
 """Checks of values that were read from a file against the annotations of a dataclass."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
@@ -49,3 +50,12 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint) and (
         not hasattr(hint, "__dataclass_fields__") or wrong_field(value) is None
     )
+
+
+def not_finite(value: Any) -> str | None:
+    """Return where a tree of dicts and lists holds a number that is not finite, as "a: b: 0"; None if nowhere."""
+    if isinstance(value, Mapping | list | tuple):
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        found = ((key, not_finite(item)) for key, item in items)
+        return next((f"{key}: {where}".removesuffix(": ") for key, where in found if where is not None), None)
+    return "" if isinstance(value, float) and not math.isfinite(value) else None

@@ -60,3 +60,10 @@ def test_a_ceiling_scores_held_out_patients_only():
         parse_config({"name": "t", "experiments": [experiment]}, "t.yaml")
     config = parse_config({"name": "t", "experiments": [experiment | {"cases": "held-out"}]}, "t.yaml")
     assert config.experiments[0].protocol == "ceiling"
+
+
+def test_a_number_that_is_not_finite_is_named():
+    assert "recipe: universe: a number must be finite" in wrong(recipe={"universe": float("inf")})
+    methods = ["source", {"method": "judge", "options": {"margin": float("nan")}}]
+    experiment = {"name": "a", "protocol": "leave-one-out", "methods": methods}
+    assert "experiments: 0: methods: 1: options: margin" in wrong(experiments=[experiment])

@@ -4,8 +4,11 @@ import re
 import shutil
 
 import pytest
+import torch
+from safetensors import safe_open
 from typer.testing import CliRunner
 
+from ttdg.adaptation.judge.finished_rounds import FinishedRounds
 from ttdg.checkpoints import load
 from ttdg.cli import app
 from ttdg.errors import UserError
@@ -34,9 +37,20 @@ def model(trained, tmp_path):
 SHORT = ("--draws", 1, "--mixing-steps", 1, "--hospitals", 1, "--learning-steps", 1)
 
 
-def fit(kind, model, discs, *more):
+def command(kind, model, discs, *more):
     steps = ("--steps", 2) if kind == "prior" else ()
-    return run(f"fit-{kind}", model, "-d", discs, *steps, "--device", "cpu", "--workers", 1, *more)
+    words = (f"fit-{kind}", model, "-d", discs, *steps, "--device", "cpu", "--workers", 1, *more)
+    return [str(word) for word in words]
+
+
+def fit(kind, model, discs, *more):
+    return run(*command(kind, model, discs, *more))
+
+
+def content(part):
+    """The tensors of a part, as bytes, and its settings; the order of the header differs between processes."""
+    with safe_open(part, framework="pt") as file:
+        return {name: file.get_tensor(name).numpy().tobytes() for name in file.keys()}, file.metadata()  # noqa: SIM118
 
 
 def test_prior_and_judge_are_written_beside_the_checkpoint_and_their_methods_run(model, discs):
@@ -77,6 +91,57 @@ def test_a_new_prior_makes_the_judge_stale_and_says_so(model, discs):
         "evaluate", "-m", model, "-d", discs, "--site", "west", "--method", "judge", "--device", "cpu"
     )
     assert "another prior" in str(scored.exception)
+
+
+class Killed(BaseException):
+    """Ends a command as a signal would: nothing catches it."""
+
+
+def test_an_interrupted_fit_of_the_judge_goes_on_and_ends_as_an_undisturbed_one(model, discs, monkeypatch):
+    from ttdg.adaptation.judge import fit as judge_fit
+    from ttdg.adaptation.universe import learner
+
+    fit("prior", model, discs)
+    short = ("--draws", 1, "--mixing-steps", 1, "--hospitals", 2, "--learning-steps", 1)
+    whole, part = shutil.copytree(model, model.with_name("whole")), "judge.safetensors"
+    assert fit("judge", whole, discs, *short).exit_code == 0
+    assert not (whole / "judge.partial").exists()
+
+    def fit_until_second_call(owner, name):
+        function, calls = getattr(owner, name), []
+
+        def dying(*arguments, **named):
+            calls.append(name)
+            if len(calls) == 2:
+                raise Killed
+            return function(*arguments, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, dying)
+            with pytest.raises(Killed):
+                CliRunner().invoke(app, command("judge", model, discs, *short), catch_exceptions=False)
+
+    fit_until_second_call(judge_fit, "collect_evidence")
+    fit_until_second_call(learner.UniverseLearner, "learn_always")
+    (kept,) = (model / "judge.partial").glob("*/round-1.pt")
+    kept.write_bytes(kept.read_bytes()[:-1])  # a damaged file counts as absent
+    monkeypatch.setattr(judge_fit, "fit_mixing", None)  # computed before the first kill
+    result = fit("judge", model, discs, *short)
+    assert result.exit_code == 0, result.exception
+    assert re.search(r"goes on after \d+ of \d+ finished rounds", result.stderr)
+    assert content(model / part) == content(whole / part)
+    assert not (model / "judge.partial").exists()
+
+
+def test_rounds_of_another_fit_are_not_used(tmp_path):
+    cpu = torch.device("cpu")
+    first = FinishedRounds(tmp_path / "judge.partial", {"seed": 0}, cpu)
+    assert first("round-1", lambda: {"x": torch.ones(2)})["x"].tolist() == [1, 1]
+    other = FinishedRounds(tmp_path / "judge.partial", {"seed": 1}, cpu)
+    assert (len(first), len(other)) == (0, 0)
+    assert other("round-1", lambda: {"x": torch.zeros(2)})["x"].tolist() == [0, 0]
+    again = FinishedRounds(tmp_path / "judge.partial", {"seed": 1}, cpu)
+    assert again("round-1", lambda: pytest.fail("computed twice"))["x"].tolist() == [0, 0]
 
 
 def test_only_the_models_own_sources_are_taken(model, discs):

@@ -1,5 +1,6 @@
 """The check reports all problems with their files, and correct counts."""
 
+import re
 import struct
 import zlib
 
@@ -7,18 +8,24 @@ import numpy as np
 import pytest
 from PIL import Image
 from rich.console import Console
+from typer.testing import CliRunner
 
-from ttdg.data import Benchmark, check_benchmark, check_table
+from ttdg.cli import app
+from ttdg.data import Benchmark, CheckReport, SiteCheck, check_benchmark, check_table, first_problems
 from ttdg.errors import UserError
 
 TABLE = "case,patient,split\ncase0,p,train\ncase1,p,train\ncase2,q,test\n"
 
 
-def text_of(report) -> str:
-    console = Console(width=160)
+def lines_of(report, width: int = 80) -> list[str]:
+    console = Console(width=width)
     with console.capture() as capture:
         console.print(check_table(report))
-    return " ".join(capture.get().split())  # however it is wrapped
+    return capture.get().splitlines()
+
+
+def text_of(report) -> str:
+    return " ".join("\n".join([*lines_of(report), *first_problems(report)]).split())
 
 
 def test_a_sound_benchmark_is_counted(make_site, fundus: Benchmark):
@@ -101,6 +108,36 @@ def test_the_table_shows_counts_and_names_problems(make_site, fundus: Benchmark)
     shown = text_of(check_benchmark(root, fundus))
     for words in ("fundus: 15 cases", "32 × 32: 15", "background", "12", "has no mask", "… and 2 more"):
         assert words in shown
+
+
+@pytest.mark.parametrize("name", ["clinicdb", "site" * 8])
+def test_every_value_is_whole_in_80_columns(name):
+    counts = {"cases": 12_345, "patients": 10_996, "train": 10_791, "held_out": 1_554}
+    labels = {"background": 0.9, "central zone": 0.1}
+    sizes = {(1024, 2048): 10_000, (960, 1280): 2_345}
+    site = SiteCheck(name, **counts, sizes=sizes, labels=labels, problems=("x",), images={})
+    lines = lines_of(CheckReport("prostate", (site,)))
+    assert max(map(len, lines)) <= 80
+    assert "…" not in "".join(lines)
+    rows = [re.split(r" {2,}", line.strip()) for line in lines[4:] if line.strip()]
+    cells = {cell for row in rows for cell in row}
+    assert {"12,345 cases", "10,996 patients", "10,791 train", "1,554 held out"} < cells
+    assert {"2048 × 1024: 10,000", "1280 × 960: 2,345"} < cells
+    if name == "clinicdb":
+        assert rows[0] == [name, "12,345 cases", "2048 × 1024: 10,000", "background 90.0%", "1"]
+        assert "central zone 10.0%" in cells
+    else:
+        first = [line.removeprefix(" ").split("  ")[0] for line in lines[4:]]
+        assert "".join(first).replace(" ", "") == name
+        assert {"background", "90.0%"} < cells
+
+
+def test_a_long_path_of_a_problem_is_not_broken(make_site, fundus: Benchmark):
+    root = make_site("a-site-with-a-long-name-" * 3, 1)
+    next(root.glob("*/masks/case0.png")).unlink()
+    report = check_benchmark(root, fundus)
+    result = CliRunner().invoke(app, ["data", "check", str(root), "-b", "fundus"], env={"COLUMNS": "80"})
+    assert report.sites[0].problems[0] in result.output.splitlines()
 
 
 def test_names_that_look_like_markup_are_shown_as_they_are(make_site, fundus: Benchmark):

@@ -186,3 +186,17 @@ def test_overlays_are_drawn_later_from_the_masks_that_were_written_without_them(
     )
     assert drawn == expected
     assert predict(disc_model, images, tmp_path / "out", method="norm", overlays=False).done == 0
+
+
+@pytest.mark.parametrize(
+    "odd", [{"expected_low": 0.5}, {"mask": "x" * 3000}, {"overlay": "x" * 3000}, {"mask": "masks/\x00"}]
+)
+def test_an_odd_entry_of_the_journal_is_answered_again(disc_model, images, tmp_path, odd):
+    first = predict(disc_model, images, tmp_path / "out", overlays=False)
+    journal = tmp_path / "out" / "journal.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    changed = next(line for line in lines if line.get("status") == "done")
+    changed |= odd
+    journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    again = predict(disc_model, images, tmp_path / "out", overlays=False)
+    assert (again.done, again.kept) == (1, first.done - 1)

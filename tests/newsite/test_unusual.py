@@ -101,7 +101,7 @@ def test_one_black_frame_leaves_its_neighbours_to_judge(tmp_path):
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("dua", "cotta", "self-training")),
     ],
 )
-def test_an_image_of_another_modality_changes_no_other_answer_and_is_flagged(tmp_path, method):
+def test_an_image_of_another_modality_changes_no_other_answer_and_is_flagged(tmp_path, method, quick):
     """Drawn colour images of a shifted hospital with the demo model, and a grey slice among them."""
     folder = write_benchmark(tmp_path / "data", "fundus", 3) / "summit" / "images"
     common = {

@@ -116,6 +116,42 @@ def test_a_broken_log_is_not_reverted(out):
         revert(out, 0)
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff{}", b"[]", b'{"audit": ', b"[" * 100_000])
+def test_nothing_is_reverted_beside_a_damaged_manifest(out, content):
+    (out / "manifest.json").write_bytes(content)
+    log, masks = lines_of(out), sorted((out / "masks").iterdir())
+    with pytest.raises(UserError, match=r"manifest\.json is damaged, and nothing was reverted"):
+        revert(out, 2)
+    assert (lines_of(out), sorted((out / "masks").iterdir())) == (log, masks)
+    (out / "manifest.json").unlink()
+    assert revert(out, 2)
+
+
+def test_a_mask_whose_name_is_too_long_is_missing(out):
+    log = AuditLog(out)
+    log.open()
+    log.add("mask", mask="x" * 3000, mask_sha256="", parts=[])
+    assert verify_audit(out).masks == {"x" * 3000: "is missing"}
+
+
+def test_a_line_without_its_number_is_a_problem_and_counts_are_still_given(out):
+    lines = lines_of(out)
+    broken = json.loads(lines[2])
+    del broken["number"]
+    (out / "audit.jsonl").write_text("\n".join([*lines[:2], json.dumps(broken), *lines[3:]]) + "\n")
+    report = verify_audit(out)
+    assert "line 3 cannot be read" in report.problems
+    assert report.counts()["answers"] > 0
+
+
+@pytest.mark.parametrize("count", [1e999, -99, "x", None])
+def test_an_odd_number_of_lines_in_the_manifest_states_nothing(out, count):
+    stated = json.loads((out / "manifest.json").read_text())
+    stated["audit"]["lines"] = count
+    (out / "manifest.json").write_text(json.dumps(stated))
+    assert verify_audit(out).problems == []
+
+
 def test_a_line_that_does_not_exist_and_a_folder_without_a_log_are_refused(out, tmp_path):
     with pytest.raises(UserError, match="has the lines 1 to"):
         revert(out, 99)

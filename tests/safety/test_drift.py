@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -187,3 +188,18 @@ def fit_fingerprint_of(demo, shadow, images):
         groups, shadow.layers, ["only"], embedded.mean(0, keepdim=True), embedded, site, torch.ones(len(groups)), 1.0,
         1.0, float("inf"),
     )  # fmt: skip
+
+
+def test_a_fingerprint_of_another_network_is_refused_in_a_sentence(demo, fingerprint):
+    images = torch.rand(1, 3, 32, 32)
+    described = SourceShadow(demo.network, fingerprint.layers)(images)[1]
+    renamed = {f"x{number}": group for number, group in enumerate(fingerprint.groups.values())}
+    first = next(iter(fingerprint.layers))
+    for groups, description in (
+        (renamed, described),
+        (fingerprint.groups, {**described, first: described[first][:, 1:]}),
+    ):
+        with pytest.raises(UserError, match="fit the part 'fingerprint' again"):
+            replace(fingerprint, groups=groups).embed(description)
+    with pytest.raises(UserError, match="'nan', which this network does not have"):
+        SourceShadow(demo.network, ["nan"])

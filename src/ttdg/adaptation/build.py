@@ -38,10 +38,6 @@ class Trained(Protocol):
         ...
 
 
-# What a part with odd settings raises when an adapter is built from it.
-DAMAGED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError)
-
-
 def adapt(
     model: nn.Module | Trained,
     method: str,
@@ -113,16 +109,7 @@ def build_adapter(
     network, conversions, values = prepared(model, method, values, views)
     if statistics != "own" and (base := effective_statistics(METHODS[method], statistics)) != "own":
         batchnorm.replace_batch(network, BASES[base])
-    build = partial(METHODS[method].build, network, *fitted, **values)
-    try:
-        adapter = guarded(build, conversions)
-    except DAMAGED as error:
-        if not fitted or isinstance(error, UserError | torch.OutOfMemoryError):
-            raise
-        parts = " and ".join(map(repr, METHODS[method].parts))
-        raise UserError(
-            f"method {method!r} cannot use what was fitted to this model, {parts} ({error!r}); fit it again"
-        ) from error
+    adapter = guarded(partial(METHODS[method].build, network, *fitted, **values), conversions)
     if views == "plain":
         return adapter
     return with_views(adapter, METHODS[method], views, conversions.form.activation or "softmax")

@@ -99,10 +99,14 @@ class Conversions:
         return self.form.channel_logits(logits)
 
     @torch.no_grad()
+    def alone(self, images: Images) -> Tensor:
+        """The answers of the user's network, which is not adapted."""
+        network = copy.deepcopy(self.source).eval()
+        return self.form.logits(network(images.to(next(network.parameters()))))
+
     def nothing(self, images: Images) -> Tensor:
         """Zeros in the shape of the answers to the images."""
-        network = copy.deepcopy(self.source).eval()
-        one = self.form.logits(network(images.new_zeros(1, *images.shape[1:]).to(next(network.parameters()))))
+        one = self.alone(images.new_zeros(1, *images.shape[1:]))
         return torch.zeros(len(images), *one.shape[1:], device=images.device)
 
 

@@ -1,8 +1,10 @@
-"""Images that no method can use: values that are not finite, or so large that their squares lead to infinity.
+"""Images that no method can use: without finite values, too large, or frames that show nothing.
 
 `guarded` puts the same rule around every method: an unusable image never reaches it. The other images of the batch are
-answered as if the unusable one were absent, and memories and statistics do not see it. Its own answer is zero for every
-label, which claims nothing and gives an empty mask. A batch without such images is answered as without the rule.
+answered as if the unusable one were absent, and memories and statistics do not see it. The unadapted network answers
+frames that show nothing (`empty_frames`). Values that are not finite, or so large that their squares lead to infinity,
+are answered with zero for every label, which claims nothing and gives an empty mask. A batch without unusable images is
+answered as without the rule.
 """
 
 import warnings
@@ -14,6 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ttdg.adaptation.abilities import Adapter, Assessment, Images, Logits, Progress
+from ttdg.adaptation.empty_frames import shows_nothing
 from ttdg.adaptation.foreign_network import Conversions
 
 LIMIT = 1e6  # of absolute values; raw 16-bit images stay below 7e4
@@ -75,7 +78,8 @@ class _Guarded:
         self, site: Iterable[Float[Tensor, "_b c h w"]], progress: Progress = lambda done, total: None
     ) -> None:
         """Learn from the usable images of a site."""
-        self._kind.learn(self, map(self._conversions.images, _usable_batches(site)), progress)
+        batches = _usable_batches(site, self._conversions)
+        self._kind.learn(self, map(self._conversions.images, batches), progress)
 
     def assessment(self) -> Assessment | None:
         """The assessment of the last batch; an unusable image has an expected Dice of 0 with the interval 0 ± 1."""
@@ -100,34 +104,50 @@ class _Guarded:
 
     def _around(self, answer: Callable[[Images], Logits], images: Images) -> Logits:
         convert = self._conversions
-        images, rows, inner = convert.images(images), usable(images), answer
+        images, finite, inner = convert.images(images), usable(images), answer
+        empty = _empty(images, finite, convert)
+        rows = finite & ~empty
         if convert.by_label:
             answer = lambda batch: convert.answer(inner(batch))  # noqa: E731
         if len(rows) and rows.all():
             logits, self._rows = answer(images), None
             return logits
-        if len(rows):
-            warnings.warn(_sentence(rows), RuntimeWarning, stacklevel=3)
+        _warn(finite, empty)
         logits = spread_rows(answer(images[rows]), rows) if rows.any() else convert.nothing(images)
+        if empty.any():
+            logits[empty] = convert.alone(images[empty]).to(logits)
         self._rows = rows
         return logits
 
 
-def _usable_batches(site: Iterable[Float[Tensor, "_b c h w"]]) -> Iterator[Tensor]:
+def _empty(images: Images, finite: Bool[Tensor, " n"], convert: Conversions) -> Bool[Tensor, " n"]:
+    """Return which finite images show nothing. The unadapted network answers every image by itself, so none matters."""
+    return torch.zeros_like(finite) if convert.method == "source" else finite & shows_nothing(images)
+
+
+def _usable_batches(site: Iterable[Float[Tensor, "_b c h w"]], convert: Conversions) -> Iterator[Tensor]:
     for images in site:
-        rows = usable(images)
-        if not len(rows):
-            continue
-        if rows.all():
-            yield images
-        else:
-            warnings.warn(_sentence(rows), RuntimeWarning, stacklevel=3)
-            if rows.any():
-                yield images[rows]
+        finite = usable(images)
+        empty = _empty(images, finite, convert)
+        rows = finite & ~empty
+        _warn(finite, empty)
+        if rows.any():
+            yield images if rows.all() else images[rows]
 
 
-def _sentence(rows: Bool[Tensor, " n"]) -> str:
-    return (
-        f"{int((~rows).sum())} of {len(rows)} images hold values that are not finite or beyond ±{LIMIT:.0e}; "
-        "they change nothing and are answered with zeros"
-    )
+def _warn(finite: Bool[Tensor, " n"], empty: Bool[Tensor, " n"]) -> None:
+    """Say how many images are not usable, if any."""
+    if not finite.all():
+        warnings.warn(
+            f"{int((~finite).sum())} of {len(finite)} images hold values that are not finite or beyond ±{LIMIT:.0e}; "
+            "they change nothing and are answered with zeros",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    if empty.any():
+        warnings.warn(
+            f"{int(empty.sum())} of {len(empty)} images show nothing but one value or noise; "
+            "they change nothing and are answered by the unadapted network",
+            RuntimeWarning,
+            stacklevel=4,
+        )

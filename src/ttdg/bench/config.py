@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from ttdg.errors import UserError, suggestion
+from ttdg.fields import not_finite
 
 ProtocolName = Literal["leave-one-out", "single-to-each", "single-to-mixture", "fixed-source", "ceiling"]
 StreamName = Literal["online", "episodic", "continual", "offline", "folder"]
@@ -196,9 +197,12 @@ def read_config(path: Path) -> Config:
 def parse_config(fields: Mapping[str, Any], source: str) -> Config:
     """Validate the fields of a yaml file; `source` names the file in error messages."""
     try:
-        return Config.model_validate(dict(fields))
+        config = Config.model_validate(dict(fields))
     except ValidationError as error:
         raise UserError(f"{source}: {_in_words(error)}") from None
+    if (where := not_finite(config.model_dump())) is not None:
+        raise UserError(f"{source}: {where}: a number must be finite; correct it")
+    return config
 
 
 _MODELS: Mapping[str, type[BaseModel]] = {

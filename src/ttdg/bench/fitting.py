@@ -41,7 +41,7 @@ class Fitter:
     """How a part is fitted.
 
     Attributes:
-        function: Function whose keyword-only parameters, except `progress`, are the allowed settings.
+        function: Function whose keyword-only parameters, except `progress` and `keep`, are the allowed settings.
         fit: Makes the part from the source model and the settings.
     """
 
@@ -51,7 +51,9 @@ class Fitter:
     def settings(self) -> dict[str, inspect.Parameter]:
         """Return the allowed settings by name."""
         parameters = inspect.signature(self.function).parameters.values()
-        return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "progress"}
+        return {
+            p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in ("progress", "keep")
+        }
 
 
 CHOICES: Mapping[str, Mapping[str, Any]] = {

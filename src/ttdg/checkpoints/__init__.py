@@ -4,6 +4,7 @@
 * `ModelCard`: architecture, benchmark, training recipe and validation scores; `read_card` reads it without the weights.
 * `EMBEDDED`: names of the models that are included in the package.
 * `load_parts`, `save_part`: read all parts of a checkpoint; write one part.
+* `reading_part`: a context in which an adapter reads a part, so that damage is a `UserError`.
 * `how_to_fit`, `how_to_make`, `COMMANDS`: how a part is fitted, and with which command.
 * `fit_description`: how a part was fitted, as text.
 * `content_hash`, `file_hash`: hashes of tensors and of a file.
@@ -18,10 +19,11 @@ from ttdg.checkpoints.parts import (
     how_to_fit,
     how_to_make,
     load_parts,
+    reading_part,
     save_part,
 )
 
 __all__ = [
     "COMMANDS", "EMBEDDED", "Model", "ModelCard", "content_hash", "file_hash", "fit_description", "how_to_fit",
-    "how_to_make", "load", "load_parts", "read_card", "save", "save_part", "versions",
+    "how_to_make", "load", "load_parts", "read_card", "reading_part", "save", "save_part", "versions",
 ]  # fmt: skip

@@ -7,7 +7,8 @@ hash of the network weights for which the part was fitted.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -58,6 +59,22 @@ def how_to_fit(name: str) -> str:
 
 def _bytes(tensor: Tensor) -> bytes:
     return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+@contextmanager
+def reading_part(name: str) -> Iterator[None]:
+    """Turn the errors of a block that reads the tensors and settings of a part into a `UserError`.
+
+    Only that belongs into the block: other errors would be taken for damage of the part.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+        if isinstance(error, UserError | torch.OutOfMemoryError):
+            raise
+        raise UserError(
+            f"the part {name!r} of this model cannot be used ({error!r}); {how_to_fit(name)} again"
+        ) from error
 
 
 def save_part(folder: Path, name: str, part: Part, network_sha256: str) -> Path:

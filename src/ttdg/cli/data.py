@@ -26,11 +26,13 @@ def check_command(
     """
     from rich.console import Console
 
-    from ttdg.data import check_benchmark, check_table, load_benchmark
+    from ttdg.data import check_benchmark, check_table, first_problems, load_benchmark
 
     with Console(stderr=True).status(f"reading {folder}"):
         report = check_benchmark(folder, load_benchmark(benchmark, folder), workers=workers)
     Console().print(check_table(report))
+    for problem in first_problems(report):
+        typer.echo(problem)
     raise typer.Exit(0 if report.ok else 1)
 
 

@@ -12,7 +12,7 @@ from ttdg.data.benchmark import Benchmark, Exact, Threshold, builtin_benchmarks,
 
 # A problem with a file, and the check of a whole benchmark folder.
 from ttdg.data.case_table import Problem
-from ttdg.data.check import CheckReport, SiteCheck, check_benchmark, check_table
+from ttdg.data.check import CheckReport, SiteCheck, check_benchmark, check_table, first_problems
 
 # A hash of the files of some cases.
 from ttdg.data.fingerprints import fingerprint
@@ -81,6 +81,7 @@ __all__ = [
     "find_benchmark_folder",
     "find_sites",
     "fingerprint",
+    "first_problems",
     "load_arrays",
     "load_benchmark",
     "load_site",

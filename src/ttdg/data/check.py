@@ -70,24 +70,34 @@ def check_benchmark(root: Path, benchmark: Benchmark, workers: int | None = None
     return CheckReport(benchmark.name, tuple(sites))
 
 
-def check_table(report: CheckReport, limit: int = 10) -> "Table":
-    """Return a table for the terminal, followed by the first `limit` problems of each site."""
+def check_table(report: CheckReport) -> "Table":
+    """Return a table for the terminal; sites and labels with usual names fit into 80 columns."""
+    from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table
 
-    problems = [line for site in report.sites for line in _first(site.problems, limit)]
-    table = Table(title=f"{escape(report.benchmark)}: {report.cases:,} cases", show_lines=True)
-    table.caption, table.caption_justify = escape("\n".join(problems)), "left"
-    for column in ("site", "cases", "patients", "train", "held out", "width × height", "labels", "problems"):
-        table.add_column(column)
+    title = f"{escape(report.benchmark)}: {report.cases:,} cases"
+    table = Table(title=title, box=SIMPLE_HEAD, leading=1, padding=(0, 1, 0, 0), pad_edge=False)
+    for column in ("site", "cases", "width × height", "labels", "problems"):
+        table.add_column(column, overflow="fold", no_wrap=column not in ("site", "labels"))
     for site in report.sites:
+        counts = [
+            f"{count:,} {what}"
+            for count, what in (
+                (site.cases, "cases"), (site.patients, "patients"), (site.train, "train"), (site.held_out, "held out"),
+            )
+        ]  # fmt: skip
         by_count = sorted(site.sizes.items(), key=lambda item: -item[1])
         sizes = [f"{width} × {height}: {count:,}" for (height, width), count in by_count]
         labels = [f"{label} {share:.1%}" for label, share in site.labels.items()]
-        counts = [f"{count:,}" for count in (site.cases, site.patients, site.train, site.held_out)]
-        cells = [*counts, "\n".join(_first(sizes, 3)), "\n".join(labels), f"{len(site.problems) or 'none'}"]
-        table.add_row(escape(site.name), *map(escape, cells))
+        lines = (counts, _first(sizes, 3), labels, [f"{len(site.problems) or 'none'}"])
+        table.add_row(escape(site.name), *(escape("\n".join(cell)) for cell in lines))
     return table
+
+
+def first_problems(report: CheckReport, limit: int = 10) -> list[str]:
+    """Return the first `limit` problems of each site, and how many more there are."""
+    return [line for site in report.sites for line in _first(site.problems, limit)]
 
 
 def _first(lines: Sequence[str], limit: int) -> list[str]:

@@ -201,6 +201,7 @@ def read_choices(path: Path) -> list[Choice]:
         ValueError,
         KeyError,
         AttributeError,
+        ArithmeticError,
     ) as error:
         raise UserError(
             f"{path} is not a file of tuned options ({error!r}); tune the methods again, or correct the path"

@@ -144,7 +144,7 @@ def read_chain(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     for number, raw in enumerate(data.splitlines(), 1):
         try:
             line = json.loads(raw)
-            intact = line["hash"] == line_hash(line) and line["number"] == number
+            intact = (line["number"], line["hash"]) == (number, line_hash(line))
             chained, previous = line["previous"] == previous, line["hash"]
         except (ValueError, KeyError, TypeError, RecursionError):
             if number == len(data.splitlines()) and not data.endswith(b"\n"):
@@ -168,7 +168,7 @@ def _fact(line: Mapping[str, Any]) -> str:
 
 
 def _compare_with_manifest(folder: Path, lines: list[dict[str, Any]]) -> list[str]:
-    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+    with suppress(OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
         stated = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["audit"]
         count = int(stated["lines"])
         if len(lines) < count:
@@ -208,7 +208,7 @@ def _changed_masks(folder: Path, lines: list[dict[str, Any]]) -> dict[str, str]:
         path = folder / mask
         if ".." in Path(mask).parts or Path(mask).is_absolute():
             changed[mask] = "is outside the folder"
-        elif not path.is_file():
+        elif not os.path.isfile(path):  # unlike `Path.is_file`, it accepts a name that is too long
             changed[mask] = "is missing"
         elif hashlib.sha256(path.read_bytes()).hexdigest() != digest:
             changed[mask] = "was changed after it was written"

@@ -79,7 +79,14 @@ def _take(written: WrittenJournal, line: Mapping[str, Any]) -> None:
     else:
         with suppress(TypeError):
             entry = JournalEntry(**line)
-            if wrong_field(entry) is None and _inside(entry.mask) and _inside(entry.overlay):
+            expected = {
+                value is None for value in (entry.expected_dice, entry.expected_low, entry.expected_high)
+            }
+            if (
+                wrong_field(entry) is None
+                and len(expected) == 1
+                and all(map(_is_output, (entry.mask, entry.overlay)))
+            ):
                 written.entries[entry.file] = entry
 
 
@@ -121,7 +128,7 @@ class Journal:
         self.kept = {
             entry.file: entry.key
             for entry in done
-            if masks[entry.file] and (not entry.overlay or (folder / entry.overlay).is_file())
+            if masks[entry.file] and (not entry.overlay or os.path.isfile(folder / entry.overlay))
         }
 
     def begin(self, run: Mapping[str, Any]) -> None:
@@ -171,7 +178,7 @@ class Journal:
         """Return the answered files that are not among `files` and still have a mask."""
         gone = sorted(self.entries.keys() - set(files))
         return tuple(
-            file for file in gone if (mask := self.entries[file].mask) and (self.folder / mask).is_file()
+            file for file in gone if (mask := self.entries[file].mask) and os.path.isfile(self.folder / mask)
         )
 
     def add(self, *entries: JournalEntry) -> None:
@@ -218,11 +225,15 @@ def _name(mask: str) -> str:
 
 def _digest(path: Path) -> str:
     """Return the hash of a file, or an empty text if it cannot be read."""
-    with suppress(OSError), path.open("rb") as file:
+    with suppress(OSError, ValueError), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
     return ""
 
 
-def _inside(name: str) -> bool:
-    """Return whether a path stays inside the folder that it is relative to."""
-    return not Path(name).is_absolute() and ".." not in Path(name).parts
+def _is_output(name: str) -> bool:
+    """Return whether a path stays inside the folder that it is relative to, and can be the name of a file."""
+    path = Path(name)
+    inside = not path.is_absolute() and ".." not in path.parts and "\0" not in name
+    return (
+        inside and len(os.fsencode(path.name)) <= 240 and all(len(os.fsencode(x)) <= 255 for x in path.parts)
+    )

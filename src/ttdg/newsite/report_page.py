@@ -2,6 +2,7 @@
 
 import base64
 import io
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +86,7 @@ def _pictures(
             logits = model.network(batch.images)
         for image, answer in zip(batch.files, logits, strict=True):
             mask = out / entries[image.file].mask
-            if image.picture is None or not mask.is_file():
+            if image.picture is None or not os.path.isfile(mask):
                 continue
             height, width = image.picture.shape[:2]
             scale = SIDE / max(height, width)

@@ -27,6 +27,7 @@ def revert(folder: Path, to: int) -> tuple[str, ...]:
         raise UserError(
             f"the audit log has the lines 1 to {len(report.lines)}; choose one of them, or 0 for the start"
         )
+    description = _description(folder)
     journal, log = Journal(folder), AuditLog(folder)
     log.open()
     files = tuple(dict.fromkeys(answer["file"] for number, answer in report.answers() if number > to))
@@ -36,21 +37,28 @@ def revert(folder: Path, to: int) -> tuple[str, ...]:
     journal.begin(journal.run)
     for entry in withdrawn.values():
         for name in (entry.mask, entry.overlay):
-            if name and (folder / name).is_file():
+            if name and os.path.isfile(folder / name):
                 target = folder / "reverted" / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(folder / name, target)
     _mark_rows(folder / "manifest.csv", set(withdrawn), to)
-    _update_description(folder, log)
+    if description is not None:  # it states the hash of the changed table and the new end of the log
+        write_description(folder, {**description, "audit": log.end()})
     return tuple(withdrawn)
 
 
-def _update_description(folder: Path, log: AuditLog) -> None:
-    """Let `manifest.json` state the hash of the changed table and the new end of the log."""
+def _description(folder: Path) -> dict[str, Any] | None:
+    """Return the content of `manifest.json`; None if it was not written yet. A damaged file is a `UserError`."""
     path = folder / "manifest.json"
-    if path.is_file() and (folder / "manifest.csv").is_file():
+    if not path.is_file() or not (folder / "manifest.csv").is_file():
+        return None
+    try:
         description = json.loads(path.read_text(encoding="utf-8"))
-        write_description(folder, {**description, "audit": log.end()})
+    except (ValueError, RecursionError):
+        description = None
+    if not isinstance(description, dict):
+        raise UserError(f"{path} is damaged, and nothing was reverted; remove the file, then revert again")
+    return description
 
 
 def _mark_rows(path: Path, files: set[str], to: int) -> None:

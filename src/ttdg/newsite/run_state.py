@@ -1,14 +1,18 @@
 """The saved state of an unfinished run: what the adapter has learned, in `OUT/state/`."""
 
+import hashlib
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
 from ttdg.adaptation import Resumable
+from ttdg.checkpoints import content_hash
 from ttdg.data.unlabelled import NewBatch
 from ttdg.errors import UserError
 from ttdg.files import atomic_file
@@ -37,7 +41,8 @@ class RunState:
         """Write the state. `seen` is the key of the images that the adapter has seen, in `batches` batches."""
         tensors = {name: value.contiguous() for name, value in self.adapter.state().items()}
         with atomic_file(self.path) as temporary:
-            save_file(tensors, temporary, metadata={"seen": seen, "batches": str(batches)})
+            about = {"seen": seen, "batches": str(batches)}
+            save_file(tensors, temporary, metadata={**about, "sha256": _state_hash(tensors, about)})
         self._last = time.monotonic()
 
     def save_if_due(self, seen: str, batches: int) -> None:
@@ -46,12 +51,18 @@ class RunState:
             self.save(seen, batches)
 
     def load(self, seen: str) -> bool:
-        """Load the state into the adapter if it was saved for the images of `seen`; return whether it was."""
+        """Load the state into the adapter if it was saved for the images of `seen`; return whether it was.
+
+        A damaged file counts as absent.
+        """
         try:
             with safe_open(self.path, framework="pt") as file:
-                if (file.metadata() or {}).get("seen") != seen:
+                about = file.metadata() or {}
+                if about.get("seen") != seen:
                     return False
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if about.get("sha256") != _state_hash(tensors, about):
+                return False
             self.adapter.load_state(tensors)
         except (OSError, SafetensorError, UserError):
             return False
@@ -94,3 +105,9 @@ class RunState:
             path.unlink(missing_ok=True)
         with suppress(OSError):  # the folder is absent, or holds the state of another run
             self.path.parent.rmdir()
+
+
+def _state_hash(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
+    """Return a hash of the tensors, and of the images and batches that they stand for."""
+    facts = [about.get("seen"), about.get("batches"), content_hash(tensors)]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()

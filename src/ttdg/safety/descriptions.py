@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
+from ttdg.errors import UserError
 from ttdg.networks import batchnorm
 from ttdg.safety.appearance import APPEARANCE, describe
 
@@ -47,6 +48,12 @@ class SourceShadow:
             batchnorm.use(self.network, batchnorm.EVAL)
         self.layers = list(described_layers(self.network) if layers is None else layers)
         self._taken: Description = {}
+        known = dict(self.network.named_modules())
+        if unknown := [name for name in self.layers if name not in known]:
+            raise UserError(
+                f"the fingerprint describes the layer {unknown[0]!r}, which this network does not have; fit the part "
+                "'fingerprint' again"
+            )
         for name in self.layers:
             self.network.get_submodule(name).register_forward_pre_hook(self._hook(name))
 

@@ -68,7 +68,12 @@ class Fingerprint:
     foreign_image: float
 
     def embed(self, description: Mapping[str, Float[Tensor, "n _f"]]) -> Float[Tensor, "n g w"]:
-        """Return the embeddings of described images, on the CPU."""
+        """Return the embeddings of described images, on the CPU; raises `UserError` if it was fitted to others."""
+        for name, group in self.groups.items():
+            if name not in description or description[name].shape[1] != len(group.mean):
+                raise UserError(
+                    f"the fingerprint describes {name!r} otherwise than this network; fit the part 'fingerprint' again"
+                )
         device = self.centres.device
         return torch.stack(
             [group.embed(description[name].to(device)) for name, group in self.groups.items()], 1

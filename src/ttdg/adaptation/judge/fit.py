@@ -2,6 +2,8 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -10,13 +12,15 @@ from torch import Tensor, nn
 from ttdg.adaptation.judge.candidates import candidates_of
 from ttdg.adaptation.judge.evidence import (
     EvidenceSetup,
+    EvidenceTable,
     EvidenceTables,
     collect_evidence,
     concatenate_tables,
     evidence_setup,
 )
+from ttdg.adaptation.judge.finished_rounds import Keep, keep_nothing
 from ttdg.adaptation.judge.method import EVIDENCE_SPECS, EvidenceKind, fallback_of
-from ttdg.adaptation.judge.mixing import fit_mixing
+from ttdg.adaptation.judge.mixing import fit_mixing, layer_weights
 from ttdg.adaptation.judge.quality import JudgeQuality, judge_quality
 from ttdg.adaptation.judge.readings import READING_SETS
 from ttdg.adaptation.judge.regressor import feature_matrix, fit_regressor
@@ -42,6 +46,7 @@ def fit_judge(
     controls: bool = False,
     seed: int = 0,
     progress: Callable[[int], None] = lambda done: None,
+    keep: Keep = keep_nothing,
 ) -> Part:
     """Fit the part "judge": mixing weights of the layers, point locations, and one regressor for each evidence kind.
 
@@ -60,6 +65,7 @@ def fit_judge(
         controls: also fit judges with a random universe and without the class mask, as controls.
         seed: seed of all random draws.
         progress: called after each of `count_rounds` rounds, with the number of rounds done.
+        keep: keeps finished rounds (`finished_rounds`).
     """
     if readings not in READING_SETS:
         raise UserError(f"unknown readings {readings!r}{suggestion(readings, READING_SETS)}")
@@ -71,10 +77,15 @@ def fit_judge(
         )
     if not batchnorm.has_layers(network):
         readings = "two"  # readings differ in the statistics of BatchNorm
-    network = copy.deepcopy(network)  # the BatchNorm mode of the copy changes
-    mixing = fit_mixing(network, list(train.values()), benchmark, steps=mixing_steps, seed=seed)
+    network = copy.deepcopy(network).eval()  # the BatchNorm mode of the copy changes
+
+    def mixing_weights() -> list[float]:
+        fitted = fit_mixing(network, list(train.values()), benchmark, steps=mixing_steps, seed=seed)
+        return [rho.item() for rho in fitted.values()]
+
+    mixing = layer_weights(network, keep("mixing", mixing_weights))
     setup = evidence_setup(network, mixing, prior, train, benchmark, readings, controls)
-    tables = evidence_tables(setup, held_out, draws=draws, seed=seed, progress=progress)
+    tables = evidence_tables(setup, held_out, draws=draws, seed=seed, progress=progress, keep=keep)
     return judge_part(tables, setup, seed=seed)
 
 
@@ -85,13 +96,26 @@ def evidence_tables(
     draws: int | None = None,
     seed: int = 0,
     progress: Callable[[int], None] = lambda done: None,
+    keep: Keep = keep_nothing,
 ) -> EvidenceTables:
     """Collect the evidence that the regressors are fitted on. The arguments are those of `fit_judge`."""
-    parts = []
+    parts: list[EvidenceTables] = []
     for number, (arrays, group, draw) in enumerate(_rounds(held_out, draws), 1):
-        parts.append(collect_evidence(setup, arrays, group, None if draw is None else seed * 1000 + draw))
+        shift = None if draw is None else seed * 1000 + draw
+        tables = keep(f"round-{number}", partial(_plain_evidence, setup, arrays, group, shift))
+        parts.append({universe: EvidenceTable(**columns) for universe, columns in tables.items()})
         progress(number)
     return concatenate_tables(parts)
+
+
+def _plain_evidence(
+    setup: EvidenceSetup, arrays: Arrays, group: int, shift: int | None
+) -> dict[str, dict[str, Any]]:
+    """Evidence of one site as plain values."""
+    return {
+        universe: dict(vars(table))
+        for universe, table in collect_evidence(setup, arrays, group, shift).items()
+    }
 
 
 def count_rounds(held_out: Mapping[str, Arrays], draws: int | None = None) -> int:

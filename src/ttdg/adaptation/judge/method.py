@@ -21,6 +21,7 @@ from ttdg.adaptation.judge.readings import READING_SETS
 from ttdg.adaptation.judge.regressor import Prediction, Regressor, feature_matrix
 from ttdg.adaptation.judge.signals import prediction_signals
 from ttdg.adaptation.options import Option, Range
+from ttdg.checkpoints import reading_part
 from ttdg.errors import UserError, suggestion
 from ttdg.metrics import region_probabilities
 from ttdg.networks import batchnorm
@@ -95,20 +96,22 @@ class JudgeAdapter(Adapter, SelfAssessing):
         batchnorm.use_if_any(network, batchnorm.EVAL)
         self._replay = GraphRunner(CaptureGuard(network))
         learned = MorphologyPrior.from_part(prior).requires_grad_(False).to(device)
-        self.regions = {name: tuple(labels) for name, labels in judge.settings["regions"].items()}
-        if not all(type(label) is int for labels in self.regions.values() for label in labels):
-            raise UserError("the regions of the judge are no labels; fit the part 'judge' again")
-        self.regressor = load_regressor(judge, evidence).to(device)
-        self.signal_names: list[str] = judge.settings["signals"][evidence]
         spec = EVIDENCE_SPECS[evidence]
-        self.readings = READING_SETS[judge.settings.get("readings", "seven")]
+        self.prior = UNIVERSES[spec.universe](learned)
+        with reading_part("judge"):
+            self.regions = {name: tuple(labels) for name, labels in judge.settings["regions"].items()}
+            if not all(type(label) is int for labels in self.regions.values() for label in labels):
+                raise UserError("the regions of the judge are no labels; fit the part 'judge' again")
+            self.regressor = load_regressor(judge, evidence).to(device)
+            self.signal_names: list[str] = judge.settings["signals"][evidence]
+            self.readings = READING_SETS[judge.settings.get("readings", "seven")]
+            self.locations = PointLocations(*judge.tensors[f"places.{spec.universe}"].to(device))
+            self.mixing = layer_weights(self.network, judge.tensors["mixing"].tolist())
+            signals = len(self.regressor.mean) - len(self.signal_names)
         self.candidates = candidates_of(self.readings, fused=spec.fused)
         self.candidate_names = tuple(candidate.name for candidate in self.candidates)
-        if len(self.regressor.mean) != len(self.signal_names) + len(self.candidates):
+        if signals != len(self.candidates):
             raise UserError("the judge was fitted by an older version; fit the part 'judge' again")
-        self.prior = UNIVERSES[spec.universe](learned)
-        self.locations = PointLocations(*judge.tensors[f"places.{spec.universe}"].to(device))
-        self.mixing = layer_weights(self.network, judge.tensors["mixing"].tolist())
         if always and always not in self.candidate_names:
             raise UserError(f"unknown candidate {always!r}{suggestion(always, self.candidate_names)}")
         self.margin = 1e9 if always else margin

@@ -24,6 +24,7 @@ from ttdg.adaptation import losses
 from ttdg.adaptation.adapter import Adapter, Images, Logits, Method
 from ttdg.adaptation.descent import Descent, Snapshot
 from ttdg.adaptation.options import HEAD, LR, SEED, STEPS, WEIGHT, Option
+from ttdg.checkpoints import reading_part
 from ttdg.networks import batchnorm, split
 from ttdg.networks.heads.denoiser import Denoiser, corrupt, denoising_loss
 from ttdg.networks.segmenter import pad_to_stride
@@ -52,8 +53,9 @@ class DeyNet:
         self.network = split.require_split(network.eval().requires_grad_(False))
         self.steps, self.copies, self.head, self.seed = steps, copies, head, seed
         first = next(network.parameters())
-        self.denoiser = Denoiser.from_part(part, first.device)
-        self.mean, self.std = (first.new_tensor(part.settings[k]).view(-1, 1, 1) for k in ("mean", "std"))
+        with reading_part("deynet"):
+            self.denoiser = Denoiser.from_part(part, first.device)
+            self.mean, self.std = (first.new_tensor(part.settings[k]).view(-1, 1, 1) for k in ("mean", "std"))
         batchnorm.use(network, batchnorm.EVAL)
         batchnorm.use(self.denoiser, batchnorm.TRAIN)
         both = (network, self.denoiser)

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from ttdg.adaptation.adapter import Adapter, Images, Logits, Method
 from ttdg.adaptation.descent import Descent
 from ttdg.adaptation.options import LR, SEED, STEPS, Option
+from ttdg.checkpoints import reading_part
 from ttdg.errors import UserError
 from ttdg.networks import batchnorm, pyramid, split
 from ttdg.networks.heads.consistency import ElementWiseNet, MixStyle, pooled_features
@@ -56,7 +57,8 @@ class Itta:
         self.network = split.require_split(network.eval().requires_grad_(False))
         batchnorm.use_if_any(network, batchnorm.EVAL)
         self.lr, self.steps, self.mapping = lr, steps, mapping
-        self.measure = ElementWiseNet.from_part(part, next(network.parameters()).device)
+        with reading_part("itta"):
+            self.measure = ElementWiseNet.from_part(part, next(network.parameters()).device)
         levels = pyramid.level_modules(network)
         if any((level < 0).any() for _, level in levels[1:]):
             raise UserError(

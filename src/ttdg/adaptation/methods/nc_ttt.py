@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from ttdg.adaptation.adapter import Adapter, Images, Logits, Method
 from ttdg.adaptation.descent import Descent, Snapshot
 from ttdg.adaptation.options import LR, STEPS, Option
+from ttdg.checkpoints import reading_part
 from ttdg.networks import batchnorm, pyramid, split
 from ttdg.networks.heads.noise import NoiseDiscriminator
 from ttdg.networks.segmenter import pad_to_stride
@@ -49,9 +50,11 @@ class NcTtt:
         optimiser: Literal["adam", "sgd"],
     ) -> None:
         self.network, self.steps = split.require_split(network.eval().requires_grad_(False)), steps
-        self.discriminator = NoiseDiscriminator.from_part(part, next(network.parameters()).device)
         batchnorm.use(network, batchnorm.EVAL)
-        self.producer = pyramid.level_modules(network)[part.settings["level"]][0]
+        levels = pyramid.level_modules(network)
+        with reading_part("nc-ttt"):
+            self.discriminator = NoiseDiscriminator.from_part(part, next(network.parameters()).device)
+            self.producer = levels[part.settings["level"]][0]
         early = pyramid.parameters_before(network, self.producer)
         self.descent = Descent(early, lr=lr, kind=optimiser)
         statistics = (b for layer in batchnorm.layers(network) for b in batchnorm.running_statistics(layer))

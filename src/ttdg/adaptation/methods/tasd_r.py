@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from ttdg.adaptation.adapter import Adapter, Images, Logits, Method
 from ttdg.adaptation.descent import Descent, Snapshot
 from ttdg.adaptation.options import LR, SEED, STEPS
+from ttdg.checkpoints import reading_part
 from ttdg.networks import batchnorm, split
 from ttdg.networks.heads.shapes import ShapeHead
 from ttdg.networks.losses import soft_dice
@@ -66,7 +67,8 @@ class TasdR:
         self.network = split.require_split(network.eval().requires_grad_(False))
         self.steps, self.seed = steps, seed
         device = next(network.parameters()).device
-        self.shapes, self.head = ShapeHead.from_part(part, device), part.settings["head"]
+        with reading_part("tasd-r"):
+            self.shapes, self.head = ShapeHead.from_part(part, device), part.settings["head"]
         batchnorm.use(network, batchnorm.BATCH)
         trained = [*batchnorm.affine_parameters(network), *self.shapes.parameters()]
         self.descent, self._source = Descent(trained, lr=lr), Snapshot(trained)

@@ -3,12 +3,14 @@
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ttdg.adaptation.judge.finished_rounds import Keep, keep_nothing
 from ttdg.adaptation.judge.fit import count_rounds, fit_judge
 from ttdg.adaptation.judge.regressor import Regressor, feature_matrix, fit_regressor
 from ttdg.adaptation.site_learning.home import HomeStatistics, describe
@@ -54,6 +56,7 @@ def fit_judges(
     controls: bool = False,
     seed: int = 0,
     progress: Callable[[int], None] = lambda done: None,
+    keep: Keep = keep_nothing,
 ) -> Part:
     """Fit the part "judge": the judge of readings, then the judge of a learned site.
 
@@ -74,10 +77,11 @@ def fit_judges(
         controls: see `fit_judge`.
         seed: seed of all random draws.
         progress: called after each of `count_fit_rounds` rounds, with the number of rounds done.
+        keep: keeps finished rounds (`ttdg.adaptation.judge.finished_rounds`).
     """
     judge = fit_judge(
         network, prior, train, held_out, benchmark, draws=draws, mixing_steps=mixing_steps, readings=readings,
-        controls=controls, seed=seed, progress=progress,
+        controls=controls, seed=seed, progress=progress, keep=keep,
     )  # fmt: skip
     if not hospitals:
         return judge
@@ -97,13 +101,20 @@ def fit_judges(
         steps=1, folder_steps=learning_steps, draw=learning_draw, capacity=HOSPITAL, momentum=0.99, sharpness=2.0,
         keep_areas=True, dice=True, head="softmax", seed=seed,
     )  # fmt: skip
-    evidence, share, done = [], CarriedShare(), count_rounds(held_out, draws)
-    for number, (images, labels) in enumerate(simulated_hospitals(held_out, hospitals, seed, device), 1):
-        batches = normalise(images, benchmark.normalisation).split(BATCH)
+    evidence, share, done = list[SiteEvidence](), CarriedShare(), count_rounds(held_out, draws)
+
+    def learn_hospital(images: Tensor, labels: Tensor) -> list[Any]:
+        batches, carried = normalise(images, benchmark.normalisation).split(BATCH), CarriedShare()
         learner.reset()
         learner.learn_always(batches)
-        evidence.append(site_evidence(learner, zip(batches, labels.split(BATCH), strict=True), benchmark))
-        share.add(StoredLabels(learner.memory), labels)
+        found = site_evidence(learner, zip(batches, labels.split(BATCH), strict=True), benchmark)
+        carried.add(StoredLabels(learner.memory), labels)
+        return [*found, carried.product, carried.square]
+
+    for number, hospital in enumerate(simulated_hospitals(held_out, hospitals, seed, device), 1):
+        signals, scores, product, square = keep(f"hospital-{number}", partial(learn_hospital, *hospital))
+        evidence.append(SiteEvidence(signals, scores))
+        share.product, share.square = share.product + product, share.square + square
         progress(done + number)
     learning = {**learning, "carried": share.best()}
     return with_site_judge(replace(judge, settings={**judge.settings, "learning": learning}), evidence, seed)

@@ -32,6 +32,7 @@ from ttdg.adaptation.universe.carrier_controls import CarrierName
 from ttdg.adaptation.universe.guided_learner import Places
 from ttdg.adaptation.universe.image_weights import ImageWeights
 from ttdg.adaptation.universe.learner import UniverseLearner
+from ttdg.checkpoints import reading_part
 from ttdg.errors import UserError
 from ttdg.types import Part
 
@@ -68,9 +69,10 @@ def universe(
     """Build the learner from the parts "prior" and "judge"."""
     if "site_signals" not in part.settings:
         raise UserError("the judge was fitted without learned hospitals; fit the part 'judge' again")
-    fitted = part.settings["learning"]
-    if not all(type(fitted[name]) in (int, float) for name in ("lr", "folder_steps", "draw", "steps")):
-        raise UserError("the judge does not say how it was fitted; fit the part 'judge' again")
+    with reading_part("judge"):
+        fitted = dict(part.settings["learning"])
+        if not all(type(fitted[name]) in (int, float) for name in ("lr", "folder_steps", "draw", "steps")):
+            raise UserError("the judge does not say how it was fitted; fit the part 'judge' again")
     learning: dict[str, Any] = {
         "lr": rate * fitted["lr"],
         "folder_steps": folder_steps or fitted["folder_steps"],

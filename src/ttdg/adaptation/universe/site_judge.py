@@ -15,6 +15,7 @@ from torch import Tensor
 from ttdg.adaptation.judge.candidates import CandidatePredictions
 from ttdg.adaptation.judge.regressor import Prediction, Regressor, feature_matrix
 from ttdg.adaptation.judge.signals import prediction_signals
+from ttdg.checkpoints import reading_part
 from ttdg.metrics import region_probabilities
 from ttdg.prior import MorphologyPrior
 from ttdg.prior.locations import PointLocations
@@ -63,8 +64,9 @@ class SiteJudge:
     def __init__(self, part: Part, evidence: str, device: torch.device) -> None:
         prefix = f"site.{evidence}."
         tensors = {n.removeprefix(prefix): x for n, x in part.tensors.items() if n.startswith(prefix)}
-        self.names: list[str] = part.settings["site_signals"][evidence]
-        self.regressor = Regressor(**tensors).to(device)
+        with reading_part("judge"):
+            self.names: list[str] = part.settings["site_signals"][evidence]
+            self.regressor = Regressor(**tensors).to(device)
 
     def predict(self, signals: Mapping[str, Float[Tensor, "3 b"]]) -> Prediction:
         """Expected Dice of the candidates of every image."""

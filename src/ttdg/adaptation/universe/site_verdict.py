@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ttdg.adaptation.site_learning.home import HomeStatistics, describe
 from ttdg.adaptation.universe.site_judge import ADAPTED, UNADAPTED
+from ttdg.checkpoints import reading_part
 from ttdg.types import Part
 
 DOUBT = 2.0  # the site counts as losing if its expected gain is below 0 by more standard deviations than this
@@ -25,7 +26,10 @@ class SiteVerdict:
     """
 
     def __init__(self, judge: Part, members: int, device: torch.device) -> None:
-        self.home = HomeStatistics(*(judge.tensors[f"home.{x}"].to(device) for x in ("mean", "deviation")))
+        with reading_part("judge"):
+            self.home = HomeStatistics(
+                *(judge.tensors[f"home.{x}"].to(device) for x in ("mean", "deviation"))
+            )
         self.described = torch.zeros(self.home.mean.shape[1] + 1, device=device)
         self.gains = torch.zeros(members + 1, device=device)
 

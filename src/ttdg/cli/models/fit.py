@@ -118,9 +118,13 @@ def fit_judge_command(
 ) -> None:
     """Fit the judge on simulated shifts of held-out source images; the model needs a prior.
 
+    An interrupted fit goes on after its finished rounds, which MODEL/judge.partial holds until the end.
+
     Example: [bold]ttdg fit-judge models/no-etis -d ~/data/polyp -b polyp[/bold]
     """
+    from ttdg import __version__
     from ttdg.adaptation import required_parts
+    from ttdg.adaptation.judge.finished_rounds import FinishedRounds
     from ttdg.adaptation.universe.fit import count_fit_rounds
     from ttdg.adaptation.universe.fit import fit_judges as fit
     from ttdg.prior import MorphologyPrior
@@ -129,7 +133,8 @@ def fit_judge_command(
     if loaded is None:
         return
     (part,) = required_parts("judge", ("prior",), loaded.parts)
-    prior = MorphologyPrior.from_part(part).to(next(loaded.network.parameters()).device)
+    where = next(loaded.network.parameters()).device
+    prior = MorphologyPrior.from_part(part).to(where)
     given = load_model_sources(loaded, data, benchmark, sources, workers)
     settings: dict[str, Any] = {
         "draws": draws,
@@ -144,6 +149,13 @@ def fit_judge_command(
         "seed": seed,
     }
     rounds = count_fit_rounds(given.held_out, draws, hospitals)
+    identity = {
+        "version": __version__, "device": where.type, "network": loaded.card.sha256, "prior": part.digest,
+        "benchmark": loaded.card.benchmark.to_dict(), "sources": given.provenance, "settings": settings,
+    }  # fmt: skip
+    finished = FinishedRounds(model / "judge.partial", identity, where)
+    if len(finished):
+        typer.echo(f"{model}: goes on after {len(finished)} of {rounds + 1} finished rounds", err=True)
     with progress_bar("fitting judge", rounds) as progress:
         judge = fit(
             loaded.network,
@@ -153,6 +165,7 @@ def fit_judge_command(
             loaded.card.benchmark,
             **settings,
             progress=progress,
+            keep=finished,
         )
     images = sum(len(arrays.cases) for arrays in given.held_out.values())
     typer.echo(quality_line(judge.settings.get("quality"), images))
@@ -164,6 +177,7 @@ def fit_judge_command(
     write_part(
         model, loaded, "judge", judge, {name: value for name, value in settings.items() if value is not None}
     )
+    finished.sweep()
 
 
 def quality_line(quality: Mapping[str, Any] | None, images: int) -> str:
