@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -85,6 +86,11 @@ def test_an_output_folder_that_cannot_be_written_is_refused_at_once(command, tmp
     name = () if command[:2] == ("data", "synth") else ("-o",)
     for out, words in ((file, "is a file; name a folder"), (file / "inside", "cannot write to")):
         assert words in str(run(*command, *name, out).exception)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc")
+def test_a_place_that_permissions_allow_but_nothing_can_be_written_to_is_refused():
+    assert "cannot write to" in str(run("predict", "-i", ".", "-o", "/proc/out").exception)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

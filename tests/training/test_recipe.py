@@ -219,3 +219,9 @@ def test_recorded_training_jobs_keep_their_keys(path):
         stored = Recipe.from_dict(job.recipe).to_dict() | {"encoder_weights": weights}
         assert key_of(replace(job, recipe=stored)) == key
         assert key_of(replace(job, recipe=stored | {"fourier": 0.5})) != key
+
+
+def test_a_text_instead_of_a_number_is_refused_by_name():
+    code = "from ttdg.training import Recipe; Recipe(steps='many')"  # in a process whose types are not checked
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "steps must be a number, not 'many'" in done.stderr

@@ -1,6 +1,6 @@
 """Options that several commands share, and functions that interpret them."""
 
-import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,9 +61,13 @@ def output_folder(path: Path | None) -> Path | None:
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file; name a folder for the output")
     existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise UserError(f"cannot write to {existing}; name another folder for the output")
-    return path
+    try:  # permissions alone do not tell it, for example of a full disk or for root
+        with tempfile.TemporaryDirectory(dir=existing):
+            return path
+    except OSError as error:
+        raise UserError(
+            f"cannot write to {existing} ({error.strerror}); name another folder for the output"
+        ) from None
 
 
 def open_data(data: Path | None, benchmark: str | None) -> "tuple[Benchmark, dict[str, Site]]":

@@ -96,6 +96,12 @@ class Recipe:
             value = getattr(self, name)
             if value not in choices:
                 raise UserError(f"unknown {name} {value!r}{suggestion(str(value), choices)}")
+        for name in (*POSITIVE, *OPTIONAL, "edges"):
+            if type(getattr(self, name)) not in (int, float):
+                raise UserError(
+                    f"recipe: {name} must be a number, not {getattr(self, name)!r}; write numbers without quotes, and "
+                    "1e-3 as 1.0e-3 or 0.001"
+                )
         for name in POSITIVE:
             if getattr(self, name) <= 0:
                 raise UserError(f"{name} must be positive, not {getattr(self, name)}")
