@@ -10,7 +10,8 @@ from ttdg.report.comparison import report_tables
 from ttdg.report.formats import to_csv, to_latex, to_markdown
 
 RECORDS = Path(__file__).parents[2] / "docs" / "records"
-RUNS = ("fundus", "fundus-methods", "polyp", "polyp-methods")
+RUNS = ("fundus", "fundus-methods", "learn-fundus", "learn-polyp", "polyp", "polyp-methods")
+UNFINISHED = ("learn-fundus", "learn-polyp")  # the GPU time ended before all rows
 
 
 @pytest.fixture(scope="module", params=RUNS)
@@ -30,14 +31,16 @@ def test_recomputed_job_keys_equal_the_stored_keys(table):
 
 def test_every_scoring_of_the_plan_has_records_and_its_required_jobs(table):
     planned = {entry.job for entry in table.run.entries}
-    assert planned == table.about.keys() == set(table.rows["job"].unique().cast(str))
+    recorded = set(table.rows["job"].unique().cast(str))
+    assert recorded == table.about.keys()
+    assert recorded < planned if table.run.name in UNFINISHED else recorded == planned
     assert all(isinstance(table.run.jobs[key], Scoring) for key in planned)
     assert all(need in table.run.jobs for job in table.run.jobs.values() for need in required_jobs(job))
 
 
 def test_the_tables_are_rendered_in_every_format(table):
     tables = report_tables(table)
-    methods = {entry.label for entry in table.run.entries}
+    methods = {entry.label for entry in table.run.entries if entry.job in table.about}
     assert {row[0].text for view in tables for row in view.rows} == methods
     assert to_markdown(tables).count("\n|---") == len(tables)
     assert to_latex(tables).count(r"\begin{tabular}") == len(tables)
