@@ -33,7 +33,7 @@ def test_jobs_that_were_there_before_tuning_keep_their_keys(planned):
         kind = "score" if isinstance(job, Scoring) else "train"
         if kind == "score":
             later = {"tuning": None, "views": "plain", "learn": "all", "order": "site", "statistics": "own",
-                     "deterministic": False}  # fmt: skip
+                     "deterministic": False, "gate": False}  # fmt: skip
             assert {name: fields.pop(name) for name in later} == later
         if kind == "train":
             later = {"points": 40, "sampling": 4, "edges": 0.0, "tau": 0.1}

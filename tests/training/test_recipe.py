@@ -223,6 +223,8 @@ def test_recorded_training_jobs_keep_their_keys(path):
 
 
 def test_a_text_instead_of_a_number_is_refused_by_name():
-    code = "from ttdg.training import Recipe; Recipe(steps='many')"  # in a process whose types are not checked
+    code = (
+        "from ttdg.training import Recipe; Recipe(steps='many')"  # in a process whose types are not checked
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "steps must be a number, not 'many'" in done.stderr

@@ -18,6 +18,8 @@ LEAST_SIDE = 96  # pixels; noise is looked for in images of at least this side, 
 
 def shows_nothing(images: Images) -> Bool[Tensor, " b"]:
     """Return which images hold one value in every channel, or noise. A volume counts its slices as channels."""
+    if not len(images):
+        return torch.zeros(0, dtype=torch.bool, device=images.device)
     x = images.detach().float().flatten(1, -3)
     deviation = x.var((2, 3), correction=0).mean(1).sqrt()
     constant = deviation <= LEAST_DEVIATION * x.abs().amax((1, 2, 3))

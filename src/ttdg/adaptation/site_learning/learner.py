@@ -82,7 +82,7 @@ class SelfTraining(GradientAdapter):
         if len(self.memory):
             self._take_folder_steps(progress)
 
-    def _store_site(self, site: Iterable[Images]) -> None:
+    def _store_site(self, site: Iterable[Float[Tensor, "_b c h w"]]) -> None:
         self.memory = ImageMemory(None, self.seed)
         for images in site:
             self._remember(images)
