@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test test-slow test-thorough test-ray page-test page-shots smoke docs lint types clean
+.PHONY: demo test test-slow test-thorough test-ray page-test page-test-slow page-shots smoke docs lint types clean
 
 demo: $(STAMP)
 	$(BIN)/ttdg demo --out demo-out
@@ -21,7 +21,11 @@ test-thorough: $(STAMP)
 
 # The page in headless Chromium; skipped, with the reason, where Chromium is not installed. Shapes are not checked here.
 page-test: $(STAMP)
-	$(BIN)/pytest -o addopts="-ra --import-mode=importlib" -m browser tests/page/browser
+	$(BIN)/pytest -o addopts="-ra --import-mode=importlib" -m "browser and not slow" tests/page/browser
+
+# Tests in a browser that take longest: a killed server, and the tables of a run that goes on.
+page-test-slow: $(STAMP)
+	$(BIN)/pytest -o addopts="-ra --import-mode=importlib" -m "browser and slow" tests/page/browser
 
 # The same, and the screenshots of the documentation are taken again.
 page-shots: $(STAMP)

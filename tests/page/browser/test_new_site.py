@@ -6,6 +6,7 @@ import random
 import zipfile
 
 import numpy as np
+import pytest
 from PIL import Image
 
 DROPPED = """() => {
@@ -137,6 +138,7 @@ def test_on_a_phone_a_chosen_image_comes_into_view_and_is_corrected_by_touch(tab
     page.wait_for_selector("#viewer article[data-verdict=undecided]")
 
 
+@pytest.mark.slow
 def test_a_reload_and_a_killed_server_in_mid_run_lose_nothing(serve, hospitals, tab, learn, tmp_path):
     images = tmp_path / "images"
     images.mkdir()

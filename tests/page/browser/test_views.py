@@ -106,6 +106,7 @@ def test_a_cell_of_a_table_leads_to_its_images_and_a_filter_leaves_tables_out(se
     page.wait_for_selector("#drawn img.complete")
 
 
+@pytest.mark.slow
 def test_tables_of_a_run_that_goes_on_grow_without_a_reload(serve, finished, tab, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished[0], folder)
