@@ -67,7 +67,7 @@ def seconds(works: Mapping[str, Callable[[], object]], repeats: int, device: str
 def plain_passes(adapter: Any) -> Callable[[Tensor], Tensor]:
     """Return three forward passes and one backward pass of the student's network, in the precision of a step.
 
-    BatchNorm layers are separate layers in these passes; a step folds them into the convolutions.
+    The BatchNorm layers are those of the step, with fixed statistics.
     """
 
     def forward(images: Tensor) -> Tensor:

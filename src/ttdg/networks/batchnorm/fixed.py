@@ -49,7 +49,7 @@ class _FixedNorm(torch.autograd.Function):
         x, weight, mean, var = ctx.saved_tensors
         zero = torch.zeros_like(mean)
         at_x = _normalise(gradient, weight, zero, zero, var, ctx.eps) if ctx.needs_input_grad[0] else None
-        at_weight, at_bias = sums(gradient, x, mean, torch.rsqrt(var + ctx.eps), weight)
+        at_weight, at_bias = _sums(gradient, x, mean, torch.rsqrt(var + ctx.eps), weight)
         return at_x, at_weight, at_bias, None, None, None
 
 
@@ -57,7 +57,7 @@ def _normalise(x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tenso
     return torch.batch_norm(x, weight, bias, mean, var, False, 0.0, eps, torch.backends.cudnn.enabled)
 
 
-def sums(
+def _sums(
     gradient: Float[Tensor, "b c *size"],
     x: Float[Tensor, "b c *size"],
     mean: Float[Tensor, " c"],
