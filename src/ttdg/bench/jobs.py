@@ -19,7 +19,8 @@ LATER_OPTIONS: Mapping[str, Mapping[str, str]] = {
         "agreeing": "False",
         "scales": "False",
         "places": "'equal'",
-        "fitted_share": "False",
+        "fitted_share": "False",  # was an option for a while
+        "anatomy": "'steady'",
     }
 }
 

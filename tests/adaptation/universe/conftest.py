@@ -37,12 +37,15 @@ def at_home() -> Callable[..., Tensor]:
 
 @pytest.fixture
 def source(ready):
-    """The source model."""
+    """The source model; its structures are steady, so that labels are carried."""
     source = ready("universe")
     home = HomeStatistics.of([describe(unit_batch(1000, 128))])
     judge = source.parts["judge"]
     tensors = {**judge.tensors, "home.mean": home.mean, "home.deviation": home.deviation}
-    return replace(source, parts={**source.parts, "judge": replace(judge, tensors=tensors)})
+    settings = {**judge.settings, "learning": {**judge.settings["learning"], "anatomy": "steady"}}
+    return replace(
+        source, parts={**source.parts, "judge": replace(judge, tensors=tensors, settings=settings)}
+    )
 
 
 class Expecting(torch.nn.Module):

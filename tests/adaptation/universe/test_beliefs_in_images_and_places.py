@@ -1,19 +1,12 @@
 """Which images and pixels the learner believes, and the share of carried labels that is fitted."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn import functional as F
 
-from ttdg.adaptation.site_learning.image_memory import ImageMemory
 from ttdg.adaptation.site_learning.soft_labels import place_weights
-from ttdg.adaptation.universe.carried_share import CarriedShare
 from ttdg.adaptation.universe.image_weights import mirror_consistency, structure_confidence
-from ttdg.adaptation.universe.stored_labels import StoredLabels, notes
-from ttdg.errors import UserError
 
 SEEDS = st.integers(0, 999)
 
@@ -93,60 +86,3 @@ def test_weighted_pixels_change_what_is_learned(source, away, quick, places):
 
 
 # --- the share of carried labels
-
-
-def stored(judged: torch.Tensor, carried: torch.Tensor, expected: list[float]) -> StoredLabels:
-    memory = ImageMemory(None, 0)
-    dice = torch.tensor(expected)
-    memory.add(
-        torch.rand(len(judged), 3, 16, 16), **notes(judged, dice, carried, torch.ones(len(judged)), dice)
-    )
-    return StoredLabels(memory)
-
-
-@given(seed=SEEDS, share=st.sampled_from([0.0, 0.3, 0.8]))
-@settings(max_examples=25, deadline=None)
-def test_the_fitted_share_is_the_one_that_made_the_labels(seed, share):
-    """The judge's labels of the unsure image are the truth, moved away from the carried labels by a known share."""
-    carried, truth = some_labels(seed, 2, size=8), torch.randint(3, (2, 16, 16))
-    true = F.interpolate(F.one_hot(truth, 3).movedim(-1, 1).float(), size=(8, 8), mode="area")
-    judged = true if share == 0 else (true - share * carried) / (1 - share)
-    found = CarriedShare()
-    reader = stored(torch.full((2, 3, 16, 16), 1 / 3), carried, [0.1, 0.9])
-    reader.labels = lambda name, rows, size: {"judged": judged, "carried": carried}[
-        name
-    ]  # not bounded to bytes
-    found.add(reader, truth)
-    assert found.best() == pytest.approx(share, abs=1e-3)
-
-
-def test_carried_labels_that_are_wrong_get_no_share_and_right_ones_get_all():
-    truth = torch.zeros(2, 16, 16, dtype=torch.long)
-    truth[:, 4:12, 4:12] = 1
-    right = F.one_hot(truth, 2).movedim(-1, 1).float()
-    half = torch.full((2, 2, 16, 16), 0.5)
-    for carried, share in ((right, 1.0), (1 - right, 0.0)):
-        found = CarriedShare()
-        found.add(stored(half, F.avg_pool2d(carried, 4), [0.1, 0.9]), truth)
-        assert found.best() == pytest.approx(share, abs=0.01)
-    assert CarriedShare().best() == 0.0
-
-
-def test_the_fitted_share_is_used_and_an_older_judge_is_refused_in_words(source, quick):
-    judge = source.parts["judge"]
-    learning = dict(judge.settings["learning"])
-    for share in (0.2, None):
-        learning = {name: value for name, value in learning.items() if name != "carried"}
-        learning |= {} if share is None else {"carried": share}
-        part = replace(judge, settings={**judge.settings, "learning": learning})
-        fitted = replace(source, parts={**source.parts, "judge": part})
-        if share is None:
-            with pytest.raises(UserError, match="without a share of carried labels"):
-                fitted.adapt("universe", fitted_share=True, **quick)
-        else:
-            assert fitted.adapt("universe", fitted_share=True, **quick).carried == share
-            assert fitted.adapt("universe", **quick).carried == 0.5
-
-
-def test_a_fit_measures_the_share(source):
-    assert 0.0 <= source.parts["judge"].settings["learning"]["carried"] <= 1.0

@@ -4,7 +4,6 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn import functional as F
 
 from ttdg.adaptation.site_learning.image_memory import ImageMemory
 from ttdg.adaptation.universe.stored_labels import LEAST, StoredLabels, as_bytes, notes
@@ -40,8 +39,7 @@ def test_bytes_differ_from_probabilities_by_at_most_half_a_step(seed, labels):
 def test_labels_read_at_the_stored_size_are_those_that_were_written(seed, labels):
     reader, judged, carried = stored([0.5, 0.6, 0.7], labels, seed=seed)
     rows = torch.tensor([2, 0])
-    pooled = judged.reshape(3, labels, 4, 2, 4, 2).mean((3, 5))
-    for name, written in (("judged", pooled), ("carried", carried)):
+    for name, written in (("judged", judged), ("carried", carried)):
         read = reader.labels(name, rows, written.shape[2:])
         assert (read - written[rows]).abs().max() < labels / 255
 
@@ -57,11 +55,17 @@ def test_labels_of_any_size_are_distributions(seed, size):
         assert torch.allclose(labels.sum(1), torch.ones(()), atol=1e-5)
 
 
-def test_images_of_odd_size_keep_labels_of_their_last_row_and_column():
-    judged = F.one_hot(torch.ones(1, 5, 5, dtype=torch.long), 2).movedim(-1, 1).float()
-    carried = torch.ones(1, 2, 2, 2) / 2
-    one = torch.ones(1)
-    assert notes(judged, one, carried, one, one)["judged"].tolist() == [[[[0] * 3] * 3, [[255] * 3] * 3]]
+def test_a_line_one_pixel_wide_is_stored_as_it_is_and_shrinks_to_its_share_of_the_area():
+    judged = torch.zeros(1, 2, 8, 8)
+    judged[:, 1, :, 3] = 1
+    judged[:, 0] = 1 - judged[:, 1]
+    memory, one = ImageMemory(None, 0), torch.ones(1)
+    memory.add(torch.rand(1, 3, 8, 8), **notes(judged, one, torch.ones(1, 2, 2, 2) / 2, one, one))
+    reader = StoredLabels(memory)
+    assert torch.allclose(reader.labels("judged", torch.arange(1), (8, 8)), judged, atol=1e-4)
+    assert torch.allclose(
+        reader.labels("judged", torch.arange(1), (2, 2))[0, 1, 0], torch.tensor([0.25, 0.0]), atol=1e-4
+    )
 
 
 @given(expected=DICE)

@@ -15,10 +15,9 @@ from ttdg.adaptation.judge.fit import count_rounds, fit_judge
 from ttdg.adaptation.judge.regressor import Regressor, feature_matrix, fit_regressor
 from ttdg.adaptation.site_learning.home import HomeStatistics, describe
 from ttdg.adaptation.site_learning.image_memory import ImageMemory
-from ttdg.adaptation.universe.carried_share import CarriedShare
+from ttdg.adaptation.universe.anatomy import anatomy_of
 from ttdg.adaptation.universe.learner import UniverseLearner
 from ttdg.adaptation.universe.site_judge import SITE_EVIDENCE, signal_names
-from ttdg.adaptation.universe.stored_labels import StoredLabels
 from ttdg.data import Arrays, Benchmark, normalise
 from ttdg.data.shifts import simulate
 from ttdg.metrics import dice, region_masks, region_probabilities
@@ -87,8 +86,10 @@ def fit_judges(
         return judge
     device = next(network.parameters()).device
     home = HomeStatistics.of([_descriptions(site, benchmark, device) for site in train.values()])
+    anatomy = anatomy_of(site.masks for site in train.values() if site.masks is not None)
     learning = {
         "lr": learning_rate, "steps": learning_steps, "folder_steps": folder_steps, "draw": learning_draw,
+        "anatomy": anatomy,
     }  # fmt: skip
     judge = replace(
         judge,
@@ -96,28 +97,24 @@ def fit_judges(
         settings={**judge.settings, "learning": learning},
     )
     learner = UniverseLearner(
-        copy.deepcopy(network), prior.to_part(), judge, evidence="all", random_universe=False, first=0.25, carried=0.5,
-        weigh="expected", agreeing=False, places="equal", margin=0.0, warm_up=0, site_judge=False, lr=learning_rate,
-        steps=1, folder_steps=learning_steps, draw=learning_draw, capacity=HOSPITAL, momentum=0.99, sharpness=2.0,
-        keep_areas=True, dice=True, head="softmax", seed=seed,
+        copy.deepcopy(network), prior.to_part(), judge, evidence="all", random_universe=False, first=0.25,
+        carried=0.5 if anatomy == "steady" else 0.0, weigh="expected", agreeing=False, places="equal", margin=0.0,
+        warm_up=0, site_judge=False, lr=learning_rate, steps=1, folder_steps=learning_steps, draw=learning_draw,
+        capacity=HOSPITAL, momentum=0.99, sharpness=2.0, keep_areas=anatomy != "thin", dice=True, head="softmax",
+        seed=seed,
     )  # fmt: skip
-    evidence, share, done = list[SiteEvidence](), CarriedShare(), count_rounds(held_out, draws)
+    evidence, done = list[SiteEvidence](), count_rounds(held_out, draws)
 
     def learn_hospital(images: Tensor, labels: Tensor) -> list[Any]:
-        batches, carried = normalise(images, benchmark.normalisation).split(BATCH), CarriedShare()
+        batches = normalise(images, benchmark.normalisation).split(BATCH)
         learner.reset()
         learner.learn_always(batches)
-        found = site_evidence(learner, zip(batches, labels.split(BATCH), strict=True), benchmark)
-        carried.add(StoredLabels(learner.memory), labels)
-        return [*found, carried.product, carried.square]
+        return [*site_evidence(learner, zip(batches, labels.split(BATCH), strict=True), benchmark)]
 
     for number, hospital in enumerate(simulated_hospitals(held_out, hospitals, seed, device), 1):
-        signals, scores, product, square = keep(f"hospital-{number}", partial(learn_hospital, *hospital))
-        evidence.append(SiteEvidence(signals, scores))
-        share.product, share.square = share.product + product, share.square + square
+        evidence.append(SiteEvidence(*keep(f"learned-{number}", partial(learn_hospital, *hospital))))
         progress(done + number)
-    learning = {**learning, "carried": share.best()}
-    return with_site_judge(replace(judge, settings={**judge.settings, "learning": learning}), evidence, seed)
+    return with_site_judge(judge, evidence, seed)
 
 
 def count_fit_rounds(held_out: Mapping[str, Arrays], draws: int | None = None, hospitals: int = 8) -> int:

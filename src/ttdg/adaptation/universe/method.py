@@ -13,14 +13,15 @@ labels of this teacher:
 4. Unsure images take labels that sure images of the site carry to them along the matching
    (`ttdg.adaptation.universe.carried_labels`; controls in `ttdg.adaptation.universe.carrier_controls`). With the option
    `agreeing`, they do so only as far as these labels agree with the network's (`ttdg.adaptation.universe.belief`).
-5. Sharpening keeps the area of each structure in each image.
+5. Sharpening keeps the area of each structure in each image, unless structures are thin. Point 4 is left out where the
+   sizes of structures vary, and where they are thin (`ttdg.adaptation.universe.anatomy`).
 6. The adapted prediction is the mean over three sizes of the image and its mirror image.
 7. For each image, a second judge chooses between the judge's prediction, which is not adapted, the adapted one and
    their mean (`ttdg.adaptation.universe.site_judge`). The fallback is the adapted prediction, or the judge's if the
    whole site is expected to lose. In the first steps of the online stream, all answers are the judge's.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import nn
 
@@ -28,6 +29,7 @@ from ttdg.adaptation.adapter import Method
 from ttdg.adaptation.judge.method import EvidenceKind
 from ttdg.adaptation.options import SHARE, WEIGHT, Option, Range
 from ttdg.adaptation.site_learning.self_training import OPTIONS
+from ttdg.adaptation.universe.anatomy import Anatomy
 from ttdg.adaptation.universe.carrier_controls import CarrierName
 from ttdg.adaptation.universe.guided_learner import Places
 from ttdg.adaptation.universe.image_weights import ImageWeights
@@ -55,7 +57,7 @@ def universe(
     dice: bool = True,
     first: float = 0.25,
     carried: float = 0.5,
-    fitted_share: bool = False,
+    anatomy: Literal["measured", Anatomy] = "measured",
     carrier: CarrierName = "universe",
     agreeing: bool = False,
     weigh: ImageWeights = "expected",
@@ -73,23 +75,23 @@ def universe(
         fitted = dict(part.settings["learning"])
         if not all(type(fitted[name]) in (int, float) for name in ("lr", "folder_steps", "draw", "steps")):
             raise UserError("the judge does not say how it was fitted; fit the part 'judge' again")
+        kind: Anatomy = fitted.get("anatomy", "steady") if anatomy == "measured" else anatomy
+        if kind not in get_args(Anatomy):
+            raise UserError(f"the judge names an unknown anatomy, {kind!r}; fit the part 'judge' again")
     learning: dict[str, Any] = {
         "lr": rate * fitted["lr"],
         "folder_steps": folder_steps or fitted["folder_steps"],
         "draw": draw or fitted["draw"],
     }
-    if fitted_share:
-        if "carried" not in fitted:
-            raise UserError(
-                "the judge was fitted without a share of carried labels; fit the part 'judge' again"
-            )
-        carried = fitted["carried"]
+    if kind != "steady" or variant == "no-universe":
+        carried = 0.0
     evidence: EvidenceKind = "all" if variant == "full" else "no-universe"
     return UniverseLearner(
         network, prior, part, evidence=evidence, random_universe=variant == "random-universe", first=first,
-        carried=0.0 if variant == "no-universe" else carried, weigh=weigh, margin=margin, warm_up=fitted["steps"],
+        carried=carried, weigh=weigh, margin=margin, warm_up=fitted["steps"],
         site_judge=choice, carrier=carrier, agreeing=agreeing, places=places,
-        steps=steps, capacity=capacity, momentum=momentum, sharpness=sharpness, keep_areas=keep_areas, dice=dice,
+        steps=steps, capacity=capacity, momentum=momentum, sharpness=sharpness,
+        keep_areas=keep_areas and kind != "thin", dice=dice,
         scales=scales, head="softmax", seed=seed, **learning,
     )  # fmt: skip
 
@@ -131,10 +133,10 @@ METHOD = Method(
             "believe the carried labels of an image only as far as they agree with the network's labels",
             "this project: false until it is measured; the scores of the pilot suggest it (docs/measurements.md)",
         ),
-        "fitted_share": Option(
-            "take the share of carried labels that comes closest to the true labels at simulated hospitals, instead of "
-            "`carried`",
-            "this project: false until it is measured at real sites",
+        "anatomy": Option(
+            "kind of structures: as the source labels say (measured), or steady, varied (no carried labels) or thin "
+            "(neither carried labels nor kept areas)",
+            "this project: seeds and sites of four kinds of images, with their scores in sight (docs/measurements.md)",
         ),
         "weigh": Option(
             "weigh images by the square of their expected Dice, or a control: all alike (uniform), or by the square of "

@@ -9,7 +9,6 @@ from torch.nn import functional as F
 
 from ttdg.adaptation.site_learning.image_memory import ImageMemory
 
-STRIDE = 2  # of the judge's labels, in pixels
 LEAST = 0.05  # lower bound of a value, so that every image has some weight
 
 Rows = Int[Tensor, " n"]
@@ -23,9 +22,8 @@ def notes(
     value: Float[Tensor, " b"],
 ) -> dict[str, Tensor]:
     """The columns of a batch: label probabilities as bytes, expected Dice, belief in carried labels, and value."""
-    small = as_bytes(F.avg_pool2d(judged, STRIDE, ceil_mode=True))
     numbers = {"expected": expected.float(), "belief": belief, "value": value.float()}
-    return {"judged": small, "carried": as_bytes(carried), **numbers}
+    return {"judged": as_bytes(judged), "carried": as_bytes(carried), **numbers}
 
 
 def as_bytes(probabilities: Float[Tensor, "b l y x"]) -> UInt8[Tensor, "b l y x"]:
@@ -43,7 +41,8 @@ class StoredLabels:
     def labels(self, name: str, rows: Rows, size: Sequence[int]) -> Float[Tensor, "n l h w"]:
         """Label probabilities of some images, "judged" or "carried", at a given size."""
         stored = self.memory.note(name, rows).float() + 1e-3
-        resized = F.interpolate(stored, size=tuple(size), mode="bilinear")
+        shrinks = stored.shape[2] > size[0]
+        resized = F.interpolate(stored, size=tuple(size), mode="area" if shrinks else "bilinear")
         return resized / resized.sum(1, keepdim=True)
 
     def ranks(self) -> Float[Tensor, " n"]:

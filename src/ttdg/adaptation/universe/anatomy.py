@@ -1,0 +1,45 @@
+"""What the source labels say of the structures that a site is searched for: steady, varied or thin.
+
+Two parts of the method `universe` presume a kind of anatomy:
+
+- Labels carried through one universe presume that all images show the same structures in similar sizes. Where sizes
+  vary, and where some images show no structure, they put structures where there are none.
+- Sharpening that keeps areas presumes that the sum of the probabilities is the area of a structure. Along the boundary
+  probabilities are spread out. Where structures are hardly more than boundary, keeping their sum widens them.
+
+The structures of an image are all pixels that are not background.
+"""
+
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+from torch.nn import functional as F
+
+Anatomy = Literal["steady", "varied", "thin"]
+
+VARIED = 0.5  # standard deviation of the areas, divided by their mean, above which sizes vary
+THIN = 0.5  # share of boundary pixels above which structures are thin
+CHUNK = 64  # images that are measured together
+
+
+def anatomy_of(masks: Iterable[UInt8[Tensor, "_n h w"]]) -> Anatomy:
+    """The kind of anatomy in the label indices of several sites; 0 is the background."""
+    measured = [_measure(part) for site in masks for part in site.split(CHUNK)]
+    areas, boundaries = (torch.cat(values) for values in zip(*measured, strict=True))
+    mean = areas.mean().clamp(min=1e-12)
+    if boundaries.mean() / mean > THIN:
+        return "thin"
+    return "varied" if areas.std(correction=0) / mean > VARIED else "steady"
+
+
+def _measure(masks: UInt8[Tensor, "n h w"]) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """Share of the pixels of each image that are structure, and share that are its boundary, in structures.
+
+    A boundary pixel has a background pixel among its eight neighbours.
+    """
+    structure = (masks > 0).float()[:, None]
+    boundary = structure * F.max_pool2d(1 - structure, 3, stride=1, padding=1)
+    return structure.mean((1, 2, 3)), boundary.mean((1, 2, 3))

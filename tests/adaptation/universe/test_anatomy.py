@@ -1,0 +1,97 @@
+"""Source labels say whether structures are steady, varied or thin, and the method acts on it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ttdg.adaptation.universe.anatomy import CHUNK, anatomy_of
+from ttdg.errors import UserError
+
+
+def squares(sides: list[int], size: int = 48) -> torch.Tensor:
+    """One image for each side, with a square of that side; label 2 inside label 1."""
+    masks = torch.zeros(len(sides), size, size, dtype=torch.uint8)
+    for mask, side in zip(masks, sides, strict=True):
+        mask[4 : 4 + side, 4 : 4 + side] = 1
+        mask[6 : 4 + side // 2, 6 : 4 + side // 2] = 2
+    return masks
+
+
+def lines(width: int, count: int = 6, size: int = 48) -> torch.Tensor:
+    """Images with a vertical line of the given width every twelve pixels."""
+    masks = torch.zeros(count, size, size, dtype=torch.uint8)
+    for column in range(2, size - width, 12):
+        masks[:, :, column : column + width] = 1
+    return masks
+
+
+@given(side=st.integers(14, 40), more=st.lists(st.integers(-1, 1), min_size=1, max_size=2 * CHUNK))
+@settings(max_examples=25, deadline=None)
+def test_squares_of_almost_one_size_are_steady(side, more):
+    assert anatomy_of([squares([side + x for x in more])]) == "steady"
+
+
+def test_structures_that_are_large_in_some_images_and_small_in_others_are_varied():
+    assert anatomy_of([squares([14, 40, 15, 38])]) == "varied"
+
+
+def test_structures_that_are_absent_from_every_third_image_are_varied():
+    assert anatomy_of([squares([30, 31, 0])]) == "varied"
+
+
+def test_sites_whose_structures_differ_in_size_are_varied_together():
+    small, large = squares([14] * 4), squares([40] * 4)
+    assert anatomy_of([small]) == anatomy_of([large]) == "steady"
+    assert anatomy_of([small, large]) == "varied"
+
+
+@pytest.mark.parametrize(("width", "kind"), [(1, "thin"), (2, "thin"), (3, "thin"), (6, "steady")])
+def test_lines_are_thin_up_to_a_width_of_three_pixels(width, kind):
+    assert anatomy_of([lines(width)]) == kind
+
+
+def test_the_order_of_images_and_sites_does_not_matter():
+    masks = squares([14, 20, 30, 25, 18])
+    assert anatomy_of([masks]) == anatomy_of([masks.flip(0)]) == anatomy_of([masks[3:], masks[:3]])
+
+
+def test_labels_without_any_structure_are_steady():
+    assert anatomy_of([torch.zeros(3, 8, 8, dtype=torch.uint8)]) == "steady"
+
+
+def with_anatomy(source, kind):
+    """The source model, with a judge that was fitted to this anatomy; None for a judge of an earlier version."""
+    judge = source.parts["judge"]
+    learning = {name: value for name, value in judge.settings["learning"].items() if name != "anatomy"}
+    learning |= {} if kind is None else {"anatomy": kind}
+    part = replace(judge, settings={**judge.settings, "learning": learning})
+    return replace(source, parts={**source.parts, "judge": part})
+
+
+@pytest.mark.parametrize(
+    ("kind", "carried", "keeps"),
+    [("steady", 0.5, True), ("varied", 0.0, True), ("thin", 0.0, False), (None, 0.5, True)],
+)
+def test_labels_are_carried_where_structures_are_steady_and_areas_are_kept_unless_they_are_thin(
+    source, quick, kind, carried, keeps
+):
+    learner = with_anatomy(source, kind).adapt("universe", **quick)
+    assert (learner.carried, learner.keep_areas) == (carried, keeps)
+
+
+def test_the_option_overrides_what_the_fit_measured(source, quick):
+    varied = with_anatomy(source, "varied")
+    assert varied.adapt("universe", anatomy="steady", **quick).carried == 0.5
+    assert not varied.adapt("universe", anatomy="thin", **quick).keep_areas
+
+
+def test_an_unknown_anatomy_in_a_part_is_refused_in_words(source, quick):
+    with pytest.raises(UserError, match="fit the part 'judge' again"):
+        with_anatomy(source, "round").adapt("universe", **quick)
+
+
+def test_a_fit_measures_the_anatomy(ready):
+    assert ready("universe").parts["judge"].settings["learning"]["anatomy"] in ("steady", "varied", "thin")
