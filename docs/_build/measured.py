@@ -8,7 +8,7 @@ from pathlib import Path
 from methods_page import table
 from ttdg.adaptation import METHODS
 from ttdg.bench.results import read_table, select_experiments
-from ttdg.report.aggregate import image_dice
+from ttdg.report.aggregate import distinct_values, image_dice
 from ttdg.report.comparison import report_tables
 from ttdg.report.controls import INTERVAL, compare_with_controls
 from ttdg.report.gap import SHARE
@@ -56,20 +56,53 @@ def gain(row: Row, score: str, digits: int = 1) -> str:
     return signed(f"{value(row[f'Δ {score}']):+.{digits}f} {ends}")
 
 
+@cache
+def foreground(run: str, experiment: str) -> Mapping[str, tuple[str, ...]]:
+    """Dice of each row on slices with the structure and on slices without it, as means over targets.
+
+    On a slice without the structure, Dice is 0 or 1, whatever the method. A slice is taken for one if no row of the
+    whole run scores anything else there.
+    """
+    import polars as pl
+
+    images = image_dice(read_table(RECORDS / run))
+    between = (pl.col("dice") > 0) & (pl.col("dice") < 100)
+    images = images.with_columns(between.any().over("site", "case").alias("structure"))
+    mine = images.filter(pl.col("experiment").cast(pl.String) == experiment)
+    targets = mine.group_by("method", "structure", "target", maintain_order=True).agg(pl.col("dice").mean())
+    means = targets.group_by("method", "structure", maintain_order=True).agg(pl.col("dice").mean())
+    by_row = {(str(label), present): f"{dice:.1f}" for label, present, dice in means.iter_rows()}
+    return {label: (by_row[label, True], by_row[label, False]) for label, present in by_row if present}
+
+
 def methods(
-    run: str, experiment: str, score: str, *more: str, digits: int = 1, cost: Sequence[str] = ()
+    run: str,
+    experiment: str,
+    score: str,
+    *more: str,
+    digits: int = 1,
+    cost: Sequence[str] = (),
+    split: Sequence[str] = (),
 ) -> str:
     """Every method: its mean scores over targets, its gain over the source, its worst target and its harm."""
     found = views(run, experiment)
     lines = []
     for label, row in found[AGAINST].items():
         scores = [found[what][label]["mean"].text for what in (score, *more)]
+        scores[1:1] = foreground(run, experiment)[label] if split else ()
         harm = (signed(row["worst target"].text), row[HARMED].text, *(row[name].text for name in cost))
         lines.append((named(label), *scores, gain(row, score, digits), *harm))
-    return table(("method", score, *more, f"Δ {score}", "worst target", HARMED, *cost), lines)
+    return table(("method", score, *split, *more, f"Δ {score}", "worst target", HARMED, *cost), lines)
 
 
-def by_target(run: str, experiments: Sequence[str], score: str, *more: str, share: bool = False) -> str:
+def by_target(
+    run: str,
+    experiments: Sequence[str],
+    score: str,
+    *more: str,
+    share: bool = False,
+    split: Sequence[str] = (),
+) -> str:
     """Gain at each target. Rows of later experiments follow those of the first."""
     lines: list[tuple[str, ...]] = []
     for experiment in experiments:
@@ -83,10 +116,11 @@ def by_target(run: str, experiments: Sequence[str], score: str, *more: str, shar
             gains = [signed(f"{value(row[name]) - value(base[name]):+.1f}") for name in columns]
             scores = [row[name].text for name in columns]
             middle = [*scores, row["mean"].text] if label == BASELINE else [*gains, gain(against, score)]
+            middle += foreground(run, experiment)[label] if split else ()
             ending = [*(found[what][label]["mean"].text for what in more), against[HARMED].text]
             ending += [signed(row[SHARE].text)] if share else []
             lines.append((named(label), *middle, *ending))
-    return table(("method", *columns, "mean", *more, HARMED, *([SHARE] if share else [])), lines)
+    return table(("method", *columns, "mean", *split, *more, HARMED, *([SHARE] if share else [])), lines)
 
 
 def orders(run: str, experiments: Mapping[str, str]) -> str:
@@ -109,12 +143,35 @@ def grid(run: str, experiment: str, column: str, scale: int = 0) -> str:
     for label in found["Dice"]:
         if label.startswith("source ["):
             paper = label.replace("source", "paper", 1)
-            setting = label.split("=")[1].removesuffix("]")
             dice = [found["Dice"][row]["mean"].text for row in (label, paper)]
             change = gain(compare_with_controls(images, label, [], 5.0).cells[paper], "Dice", 2)
-            shown = str(scale * int(setting)) if scale else setting
+            shown = str(scale * int(setting(label))) if scale else setting(label)
             lines.append((shown, *dice, change, found[AGAINST][paper]["ms/image"].text))
     return table((column, "source, Dice", "paper, Dice", "Δ Dice", "paper, ms/image"), lines)
+
+
+def differences(
+    run: str, experiments: Sequence[str], baseline: str, rows: str = "", score: str = "Dice"
+) -> str:
+    """Difference of the rows that begin with `rows` to one of them, on the same images and source models."""
+    import polars as pl
+
+    images = image_dice(select_experiments(read_table(RECORDS / run), list(experiments)))
+    images = images.with_columns(pl.lit(rows).alias("experiment"))  # rows of several experiments are compared
+    images = images.filter(pl.col("method").cast(pl.String).str.starts_with(rows))
+    labels = (str(label) for label in distinct_values(images, "method"))
+    (base,) = (label for label in labels if label == baseline or label.startswith(f"{baseline} ["))
+    found = compare_with_controls(images, base, [], 5.0).cells
+    lines = [
+        (setting(label), gain(row, "Dice", 2), signed(row["worst target"].text), row[HARMED].text)
+        for label, row in found.items()
+    ]
+    return table(("row", f"Δ {score} to {setting(base)}", "worst target", HARMED), lines)
+
+
+def setting(label: str) -> str:
+    """The value of a row with one setting; else the row's label."""
+    return label.split("=")[1].removesuffix("]") if label.count("=") == 1 else named(label)
 
 
 def batches(run: str, experiment: str, sizes: Sequence[int]) -> str:
@@ -136,29 +193,35 @@ SLICES = {
 }
 VOLUMES = ("Dice per volume", "HD95 per volume, voxels")
 CENTRE, SITE = "the whole centre first", "the whole site first"
+prostate = partial(methods, "prostate", split=("Dice, slices with gland", "slices without"))
+prostate_folder = partial(by_target, "prostate", split=("Dice, slices with gland", "slices without"))
+ablation = partial(methods, "literal", digits=2, cost=["ms/image"])
 MEASURED: Mapping[str, Callable[[], str]] = {
-    "prostate-one-source": partial(methods, "prostate", SLICES["neighbouring slices"], "Dice", *VOLUMES),
-    "prostate-multi-source": partial(methods, "prostate", "multi-source", "Dice", *VOLUMES),
-    "prostate-folder": partial(by_target, "prostate", [CENTRE, f"parts, {CENTRE}"], "Dice", VOLUMES[0]),
+    "prostate-one-source": partial(prostate, SLICES["neighbouring slices"], "Dice", *VOLUMES),
+    "prostate-multi-source": partial(prostate, "multi-source", "Dice", *VOLUMES),
+    "prostate-folder": partial(prostate_folder, (CENTRE, f"parts, {CENTRE}"), "Dice", VOLUMES[0]),
     "prostate-folder-one-source": partial(
-        by_target, "prostate", [f"{CENTRE}, one source", f"parts, {CENTRE}, one source"], "Dice", VOLUMES[0]
+        prostate_folder, (f"{CENTRE}, one source", f"parts, {CENTRE}, one source"), "Dice", VOLUMES[0]
     ),
+    "prostate-forms": partial(differences, "prostate", (CENTRE, f"parts, {CENTRE}"), "universe", "universe"),
     "prostate-orders": partial(orders, "prostate", SLICES),
     "vessels-methods": partial(methods, "vessels", "multi-source", "Dice", "HD95, pixels"),
-    "vessels-folder": partial(by_target, "vessels", [SITE, f"parts, {SITE}"], "Dice", share=True),
-    "vessels-folder-one-source": partial(by_target, "vessels", [f"{SITE}, one source"], "Dice", share=True),
-    "pacs-methods": partial(by_target, "pacs", ["all methods that apply"], "accuracy"),
-    "pacs-paper": partial(by_target, "pacs", ["the paper's table"], "accuracy"),
-    "pacs-folder": partial(by_target, "pacs", [SITE], "accuracy"),
-    "shapes-methods": partial(by_target, "shapes", ["leave one site out"], "accuracy"),
-    "literal-universe": partial(methods, "literal", "the universe and its ablations", "Dice", digits=2,
-                                cost=["ms/image"]),
+    "vessels-folder": partial(by_target, "vessels", (SITE, f"parts, {SITE}"), "Dice", share=True),
+    "vessels-folder-one-source": partial(by_target, "vessels", (f"{SITE}, one source",), "Dice", share=True),
+    "pacs-methods": partial(by_target, "pacs", ("all methods that apply",), "accuracy"),
+    "pacs-paper": partial(by_target, "pacs", ("the paper's table",), "accuracy"),
+    "pacs-folder": partial(by_target, "pacs", (SITE,), "accuracy"),
+    "shapes-methods": partial(by_target, "shapes", ("leave one site out",), "accuracy"),
+    "shapes-judge": partial(differences, "shapes", ("the judge",), "source", score="accuracy"),
+    "literal-universe": partial(ablation, "the universe and its ablations", "Dice"),
     "literal-classes": partial(grid, "literal", "class matrix W", "W"),
+    "literal-classes-source": partial(
+        differences, "literal", ("class matrix W",), "source [recipe.class_matrix=none]", "source ["
+    ),
     "literal-sizes": partial(grid, "literal", "universe size", "d", scale=3),
-    "literal-batches": partial(batches, "literal", "batch size", [2, 4, 8, 16, 32]),
-    "literal-pairwise": partial(methods, "literal", "pairwise against multi-graph", "Dice", digits=2,
-                                cost=["ms/image"]),
-}  # fmt: skip
+    "literal-batches": partial(batches, "literal", "batch size", (2, 4, 8, 16, 32)),
+    "literal-pairwise": partial(ablation, "pairwise against multi-graph", "Dice"),
+}
 
 
 if __name__ == "__main__":
