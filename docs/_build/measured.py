@@ -214,6 +214,7 @@ MEASURED: Mapping[str, Callable[[], str]] = {
     "shapes-methods": partial(by_target, "shapes", ("leave one site out",), "accuracy"),
     "shapes-judge": partial(differences, "shapes", ("the judge",), "source", score="accuracy"),
     "literal-universe": partial(ablation, "the universe and its ablations", "Dice"),
+    "literal-ours": partial(differences, "literal", ("the universe and its ablations",), "ours, source"),
     "literal-classes": partial(grid, "literal", "class matrix W", "W"),
     "literal-classes-source": partial(
         differences, "literal", ("class matrix W",), "source [recipe.class_matrix=none]", "source ["
