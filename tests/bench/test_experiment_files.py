@@ -38,7 +38,8 @@ def test_an_experiment_asks_for_the_source_models_of_its_records(name):
     requested = recipe_of_job(yaml.safe_load(text)["recipe"])
     jobs = read_run(ROOT / "docs" / "records" / name).jobs
     trainings = {key: job for key, job in jobs.items() if isinstance(job, Training)}
-    varied = {"encoder_weights", "seed", "edges", *re.findall(r"recipe\.(\w+)", text)}  # by machine, seed or grid
+    # fields that differ by machine, by seed or in a grid
+    varied = {"encoder_weights", "seed", "edges", *re.findall(r"recipe\.(\w+)", text)}
     same = {field: value for field, value in requested.items() if field not in varied}
     for key, job in trainings.items():
         own = {field: value for field, value in job.recipe.items() if field in varied}
