@@ -57,8 +57,8 @@ def gain(row: Row, score: str, digits: int = 1) -> str:
 
 
 @cache
-def foreground(run: str, experiment: str) -> Mapping[str, tuple[str, ...]]:
-    """Dice of each row on slices with the structure and on slices without it, as means over targets.
+def foreground(run: str, experiment: str) -> Mapping[tuple[str, bool], Mapping[str, float]]:
+    """Dice by target of each row, on slices with the structure (True) and without it (False).
 
     On a slice without the structure, Dice is 0 or 1, whatever the method. A slice is taken for one if no row of the
     whole run scores anything else there.
@@ -69,10 +69,27 @@ def foreground(run: str, experiment: str) -> Mapping[str, tuple[str, ...]]:
     between = (pl.col("dice") > 0) & (pl.col("dice") < 100)
     images = images.with_columns(between.any().over("site", "case").alias("structure"))
     mine = images.filter(pl.col("experiment").cast(pl.String) == experiment)
-    targets = mine.group_by("method", "structure", "target", maintain_order=True).agg(pl.col("dice").mean())
-    means = targets.group_by("method", "structure", maintain_order=True).agg(pl.col("dice").mean())
-    by_row = {(str(label), present): f"{dice:.1f}" for label, present, dice in means.iter_rows()}
-    return {label: (by_row[label, True], by_row[label, False]) for label, present in by_row if present}
+    found: dict[tuple[str, bool], dict[str, float]] = {}
+    for (label, present, target), part in mine.group_by(["method", "structure", "target"]):
+        found.setdefault((str(label), bool(present)), {})[str(target)] = float(part["dice"].to_numpy().mean())
+    return found
+
+
+def split_means(run: str, experiment: str, label: str) -> list[str]:
+    """Dice on slices with the structure and without it, as means over targets."""
+    found = (foreground(run, experiment)[label, present].values() for present in (True, False))
+    return [f"{sum(values) / len(values):.1f}" for values in found]
+
+
+def split_targets(run: str, experiment: str) -> str:
+    """Dice at each target on slices with the structure, and without it."""
+    labels = list(views(run, experiment)["Dice"])
+    names = sorted(foreground(run, experiment)[BASELINE, True])
+    lines = []
+    for label in labels:
+        pair = [foreground(run, experiment)[label, present] for present in (True, False)]
+        lines.append((named(label), *(f"{part[name]:.1f}" for name in names for part in pair)))
+    return table(("method", *(f"{name}, {what}" for name in names for what in ("with", "without"))), lines)
 
 
 def methods(
@@ -89,7 +106,7 @@ def methods(
     lines = []
     for label, row in found[AGAINST].items():
         scores = [found[what][label]["mean"].text for what in (score, *more)]
-        scores[1:1] = foreground(run, experiment)[label] if split else ()
+        scores[1:1] = split_means(run, experiment, label) if split else ()
         harm = (signed(row["worst target"].text), row[HARMED].text, *(row[name].text for name in cost))
         lines.append((named(label), *scores, gain(row, score, digits), *harm))
     return table(("method", score, *split, *more, f"Δ {score}", "worst target", HARMED, *cost), lines)
@@ -116,7 +133,7 @@ def by_target(
             gains = [signed(f"{value(row[name]) - value(base[name]):+.1f}") for name in columns]
             scores = [row[name].text for name in columns]
             middle = [*scores, row["mean"].text] if label == BASELINE else [*gains, gain(against, score)]
-            middle += foreground(run, experiment)[label] if split else ()
+            middle += split_means(run, experiment, label) if split else ()
             ending = [*(found[what][label]["mean"].text for what in more), against[HARMED].text]
             ending += [signed(row[SHARE].text)] if share else []
             lines.append((named(label), *middle, *ending))
@@ -204,6 +221,7 @@ MEASURED: Mapping[str, Callable[[], str]] = {
         prostate_folder, (f"{CENTRE}, one source", f"parts, {CENTRE}, one source"), "Dice", VOLUMES[0]
     ),
     "prostate-forms": partial(differences, "prostate", (CENTRE, f"parts, {CENTRE}"), "universe", "universe"),
+    "prostate-gland": partial(split_targets, "prostate", CENTRE),
     "prostate-orders": partial(orders, "prostate", SLICES),
     "vessels-methods": partial(methods, "vessels", "multi-source", "Dice", "HD95, pixels"),
     "vessels-folder": partial(by_target, "vessels", (SITE, f"parts, {SITE}"), "Dice", share=True),
