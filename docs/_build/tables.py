@@ -9,6 +9,7 @@ from pathlib import Path
 import studies
 from datasets import datasets_table
 from gains import gains_figure, gains_table
+from measured import MEASURED
 from strong_gains import strong_gains_table
 from ttdg.bench.results import read_table
 from ttdg.bench.verification import verification_state
@@ -25,6 +26,13 @@ RUNS = {
     "fundus": "Fundus: `judge`, `universe-choice`, controls and ablations",
     "polyp-methods": "Polyp: every method, tuned",
     "fundus-methods": "Fundus: every method, tuned",
+    "learn-polyp": "Polyp: learning a site",
+    "learn-fundus": "Fundus: learning a site",
+    "prostate": "Prostate: four centres",
+    "vessels": "Retinal vessels",
+    "pacs": "PACS: classification",
+    "literal": "The paper to the letter, drawn hospitals",
+    "shapes": "Classification of drawn shapes",
 }
 OURS = ("docs/records/polyp", "docs/records/fundus")
 TUNED = ("docs/records/polyp-methods", "docs/records/fundus-methods")
@@ -74,6 +82,7 @@ TABLES: Mapping[str, Callable[[], str]] = {  # name in `<!-- table: NAME -->` â†
     "speed": studies.speed,
     "verified": lambda: verified_table(),
     "data-sets": datasets_table,
+    **MEASURED,
 }
 
 

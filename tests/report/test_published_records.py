@@ -10,7 +10,19 @@ from ttdg.report.comparison import report_tables
 from ttdg.report.formats import to_csv, to_latex, to_markdown
 
 RECORDS = Path(__file__).parents[2] / "docs" / "records"
-RUNS = ("fundus", "fundus-methods", "learn-fundus", "learn-polyp", "polyp", "polyp-methods")
+RUNS = (
+    "fundus",
+    "fundus-methods",
+    "learn-fundus",
+    "learn-polyp",
+    "literal",
+    "pacs",
+    "polyp",
+    "polyp-methods",
+    "prostate",
+    "shapes",
+    "vessels",
+)
 UNFINISHED = ("learn-fundus", "learn-polyp")  # the GPU time ended before all rows
 
 
