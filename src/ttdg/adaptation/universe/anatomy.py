@@ -27,7 +27,7 @@ CHUNK = 64  # images that are measured together
 
 def anatomy_of(masks: Iterable[UInt8[Tensor, "_n h w"]]) -> Anatomy:
     """The kind of anatomy in the label indices of several sites; 0 is the background."""
-    measured = [_measure(part) for site in masks for part in site.split(CHUNK)]
+    measured = [measure(part) for site in masks for part in site.split(CHUNK)]
     areas, boundaries = (torch.cat(values) for values in zip(*measured, strict=True))
     mean = areas.mean().clamp(min=1e-12)
     if boundaries.mean() / mean > THIN:
@@ -35,7 +35,7 @@ def anatomy_of(masks: Iterable[UInt8[Tensor, "_n h w"]]) -> Anatomy:
     return "varied" if areas.std(correction=0) / mean > VARIED else "steady"
 
 
-def _measure(masks: UInt8[Tensor, "n h w"]) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+def measure(masks: UInt8[Tensor, "n h w"]) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
     """Share of the pixels of each image that are structure, and share that are its boundary, in structures.
 
     A boundary pixel has a background pixel among its eight neighbours.

@@ -168,7 +168,7 @@ def fit_judge_command(
             keep=finished,
         )
     images = sum(len(arrays.cases) for arrays in given.held_out.values())
-    typer.echo(quality_line(judge.settings.get("quality"), images))
+    typer.echo(summary_of(judge, images))
     if images < FEW_IMAGES:
         typer.echo(
             f"warning: {images} held-out images are few to fit a judge to; do not rely on its expected Dice",
@@ -180,16 +180,26 @@ def fit_judge_command(
     finished.sweep()
 
 
-def quality_line(quality: Mapping[str, Any] | None, images: int) -> str:
-    """Say how well the judge predicts simulated hospitals that it was not fitted on."""
-    fitted = f"judge fitted on {images} held-out source images"
+ANATOMIES = {
+    "steady": "structures are of similar size in all images; `universe` carries labels from sure images to unsure ones",
+    "varied": "structures vary in size from image to image; `universe` carries no labels between images",
+    "thin": "structures are thin; `universe` carries no labels between images and does not keep areas",
+}
+
+
+def summary_of(judge: "Part", images: int) -> str:
+    """Say how well the judge predicts simulated hospitals that it was not fitted on, and what the structures are."""
+    fitted, quality = f"judge fitted on {images} held-out source images", judge.settings.get("quality")
     if quality is None:
-        return f"{fitted}; there are too few simulated hospitals to cross-validate it"
-    rank = "none" if quality["rank"] is None else f"{quality['rank']:.2f}"
-    return (
-        f"{fitted}; cross-validated over {quality['hospitals']} simulated hospitals: rank correlation of expected and "
-        f"true Dice {rank}, {quality['coverage']:.0%} of the answers inside their 80 % interval"
-    )
+        line = f"{fitted}; there are too few simulated hospitals to cross-validate it"
+    else:
+        rank = "none" if quality["rank"] is None else f"{quality['rank']:.2f}"
+        line = (
+            f"{fitted}; cross-validated over {quality['hospitals']} simulated hospitals: rank correlation of expected "
+            f"and true Dice {rank}, {quality['coverage']:.0%} of the answers inside their 80 % interval"
+        )
+    anatomy = judge.settings.get("learning", {}).get("anatomy")
+    return line if anatomy is None else f"{line}\n{ANATOMIES[anatomy]}"
 
 
 def load_unless_fitted(folder: Path, part: str, device: str, again: bool) -> "Model | None":

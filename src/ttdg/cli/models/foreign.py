@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ttdg.cli.models.fit import quality_line
+from ttdg.cli.models.fit import summary_of
 from ttdg.cli.options import (
     BenchmarkOption,
     DataOption,
@@ -111,5 +111,5 @@ def fit_command(
         )  # fmt: skip
     save_parts(out, parts, made)
     images = sum(len(arrays.cases) for arrays in given.held_out.values())
-    typer.echo(quality_line(parts["judge"].settings.get("quality"), images))
+    typer.echo(summary_of(parts["judge"], images))
     typer.echo(f"features of {', '.join(parts['prior'].settings['levels'])}; parts written to {out}")

@@ -1,0 +1,47 @@
+"""Spread of the sizes of structures and share of boundary pixels, from which `universe` tells anatomies apart.
+
+    python benchmarks/anatomy.py FOLDER [--benchmark NAME] [--images 200]
+
+Measured on the labels. A site counts with at most `--images` images, spread over it.
+"""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from ttdg.adaptation.universe.anatomy import anatomy_of, measure
+from ttdg.data import find_sites, load_benchmark
+from ttdg.data.loading import load_arrays
+
+
+def main() -> None:
+    """Print a line for each site, and one for each set of sites with one left out."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--benchmark")
+    parser.add_argument("--images", type=int, default=200)
+    parser.add_argument("--size", type=int)
+    chosen = parser.parse_args()
+    benchmark = load_benchmark(chosen.benchmark, chosen.folder)
+    benchmark = replace(benchmark, size=chosen.size or benchmark.size)
+    masks = {}
+    for name, site in find_sites(chosen.folder).items():
+        rows = torch.linspace(0, len(site.cases) - 1, min(chosen.images, len(site.cases))).long().tolist()
+        masks[name] = load_arrays([site.cases[row] for row in rows], benchmark).masks
+    groups = {name: [name] for name in masks}
+    groups |= {f"all but {name}": [other for other in masks if other != name] for name in masks}
+    for name, sites in groups.items():
+        areas, boundaries = (
+            torch.cat(x) for x in zip(*(measure(masks[site]) for site in sites), strict=True)
+        )
+        spread, boundary = areas.std(correction=0) / areas.mean(), boundaries.mean() / areas.mean()
+        kind = anatomy_of(masks[site] for site in sites)
+        print(f"{name}: spread {spread:.2f}, boundary {boundary:.2f}, {kind}")
+
+
+if __name__ == "__main__":
+    main()
