@@ -73,7 +73,7 @@ def with_anatomy(source, kind):
 
 @pytest.mark.parametrize(
     ("kind", "carried", "keeps"),
-    [("steady", 0.5, True), ("varied", 0.0, True), ("thin", 0.0, False), (None, 0.5, True)],
+    [("steady", 0.5, True), ("varied", 0.0, True), ("thin", 0.0, False)],
 )
 def test_labels_are_carried_where_structures_are_steady_and_areas_are_kept_unless_they_are_thin(
     source, quick, kind, carried, keeps
@@ -88,9 +88,11 @@ def test_the_option_overrides_what_the_fit_measured(source, quick):
     assert not varied.adapt("universe", anatomy="thin", **quick).keep_areas
 
 
-def test_an_unknown_anatomy_in_a_part_is_refused_in_words(source, quick):
+@pytest.mark.parametrize("kind", ["round", None])
+def test_a_judge_without_a_known_anatomy_is_refused_in_words_unless_the_option_names_one(source, quick, kind):
     with pytest.raises(UserError, match="fit the part 'judge' again"):
-        with_anatomy(source, "round").adapt("universe", **quick)
+        with_anatomy(source, kind).adapt("universe", **quick)
+    assert with_anatomy(source, kind).adapt("universe", anatomy="steady", **quick).carried == 0.5
 
 
 def test_a_fit_measures_the_anatomy(ready):

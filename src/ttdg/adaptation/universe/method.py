@@ -75,9 +75,12 @@ def universe(
         fitted = dict(part.settings["learning"])
         if not all(type(fitted[name]) in (int, float) for name in ("lr", "folder_steps", "draw", "steps")):
             raise UserError("the judge does not say how it was fitted; fit the part 'judge' again")
-        kind: Anatomy = fitted.get("anatomy", "steady") if anatomy == "measured" else anatomy
+        kind: Anatomy | None = fitted.get("anatomy") if anatomy == "measured" else anatomy
         if kind not in get_args(Anatomy):
-            raise UserError(f"the judge names an unknown anatomy, {kind!r}; fit the part 'judge' again")
+            raise UserError(
+                "the judge was fitted before the anatomy of the source was measured; fit the part 'judge' again, or "
+                "set `anatomy` to steady, as it was fitted"
+            )
     learning: dict[str, Any] = {
         "lr": rate * fitted["lr"],
         "folder_steps": folder_steps or fitted["folder_steps"],
