@@ -304,7 +304,8 @@ def test_passes_are_counted_as_declared(name, ready):
 
     for end, module in enumerate(convolutions(source.network)):
         module.register_forward_hook(hook(end))
-    adapter, most = source.adapt(name), {"forward": 0.0, "backward": 0.0}
+    dearest = {"anatomy": "steady"} if name == "universe" else {}  # the kind of structures with most passes
+    adapter, most = source.adapt(name, **dearest), {"forward": 0.0, "backward": 0.0}
     for seed in range(STREAM.get(name, 2)):
         seen.clear()
         adapter(some_images(seed=seed))

@@ -162,3 +162,5 @@ def test_a_search_keeps_its_key_as_well():
 def test_every_later_option_is_an_option_of_its_method():
     for method, options in job_kinds.LATER_OPTIONS.items():
         assert options.keys() <= METHODS[method].options.keys()
+    for method, options in job_kinds.REMOVED_OPTIONS.items():
+        assert not options.keys() & METHODS[method].options.keys()

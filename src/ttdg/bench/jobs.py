@@ -19,10 +19,12 @@ LATER_OPTIONS: Mapping[str, Mapping[str, str]] = {
         "agreeing": "False",
         "scales": "False",
         "places": "'equal'",
-        "fitted_share": "False",  # was an option for a while
         "anatomy": "'steady'",
     }
 }
+
+# The same for options that no longer exist: records have them among the defaults of their rows.
+REMOVED_OPTIONS: Mapping[str, Mapping[str, str]] = {"universe": {"fitted_share": "False"}}
 
 # The same for fields of a scoring.
 LATER_SCORING_FIELDS: Mapping[str, Any] = {
@@ -121,7 +123,7 @@ def _key_fields(job: Job) -> dict[str, Any]:
             name: value for name, value in recipe if LATER_RECIPE_FIELDS.get(name, ...) != value
         }
     elif isinstance(job, Scoring | Tuning):
-        later = LATER_OPTIONS.get(job.method, {})
+        later = {**LATER_OPTIONS.get(job.method, {}), **REMOVED_OPTIONS.get(job.method, {})}
         fields["defaults"] = {name: text for name, text in job.defaults.items() if later.get(name) != text}
         if isinstance(job, Scoring):
             given = job.options.items()
