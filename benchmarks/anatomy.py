@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from ttdg.adaptation.universe.anatomy import anatomy_of, measure
+from ttdg.adaptation.universe.anatomy import anatomy_of, spread_and_boundary
 from ttdg.data import find_sites, load_benchmark
 from ttdg.data.loading import load_arrays
 
@@ -35,12 +35,9 @@ def main() -> None:
     groups = {name: [name] for name in masks}
     groups |= {f"all but {name}": [other for other in masks if other != name] for name in masks}
     for name, sites in groups.items():
-        areas, boundaries = (
-            torch.cat(x) for x in zip(*(measure(masks[site]) for site in sites), strict=True)
-        )
-        spread, boundary = areas.std(correction=0) / areas.mean(), boundaries.mean() / areas.mean()
-        kind = anatomy_of(masks[site] for site in sites)
-        print(f"{name}: spread {spread:.2f}, boundary {boundary:.2f}, {kind}")
+        labels = [masks[site] for site in sites]
+        spread, boundary = spread_and_boundary(labels)
+        print(f"{name}: spread {spread:.2f}, boundary {boundary:.2f}, {anatomy_of(labels)}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which images and pixels the learner believes, and the share of carried labels that is fitted."""
+"""How much each image and each pixel counts."""
 
 import pytest
 import torch
@@ -83,6 +83,3 @@ def test_weighted_pixels_change_what_is_learned(source, away, quick, places):
         assert adapter(away(2)).isfinite().all()
     ours, theirs = (next(iter(adapter.network.parameters())) for adapter in (plain, weighted))
     assert not torch.equal(ours, theirs)
-
-
-# --- the share of carried labels

@@ -1,4 +1,4 @@
-"""What the source labels say of the structures that a site is searched for: steady, varied or thin.
+"""Kinds of anatomy, measured on the labels of the source: structures are steady, varied or thin.
 
 Two parts of the method `universe` presume a kind of anatomy:
 
@@ -26,20 +26,38 @@ CHUNK = 64  # images that are measured together
 
 
 def anatomy_of(masks: Iterable[UInt8[Tensor, "_n h w"]]) -> Anatomy:
-    """The kind of anatomy in the label indices of several sites; 0 is the background."""
-    measured = [measure(part) for site in masks for part in site.split(CHUNK)]
+    """The kind of anatomy in the labels of several sites."""
+    spread, boundary = spread_and_boundary(masks)
+    if boundary > THIN:
+        return "thin"
+    return "varied" if spread > VARIED else "steady"
+
+
+def carries_labels(anatomy: Anatomy) -> bool:
+    """True if sure images may carry labels to unsure ones."""
+    return anatomy == "steady"
+
+
+def keeps_areas(anatomy: Anatomy) -> bool:
+    """True if sharpening may keep the areas of structures."""
+    return anatomy != "thin"
+
+
+def spread_and_boundary(masks: Iterable[UInt8[Tensor, "_n h w"]]) -> tuple[float, float]:
+    """The two numbers from which the kind is told, over all images of several sites.
+
+    The first is the standard deviation of the area of the structures in an image, divided by its mean. The second is
+    the share of their pixels that have a background pixel among their eight neighbours. Masks hold label indices; 0 is
+    the background.
+    """
+    measured = [_areas(part) for site in masks for part in site.split(CHUNK)]
     areas, boundaries = (torch.cat(values) for values in zip(*measured, strict=True))
     mean = areas.mean().clamp(min=1e-12)
-    if boundaries.mean() / mean > THIN:
-        return "thin"
-    return "varied" if areas.std(correction=0) / mean > VARIED else "steady"
+    return float(areas.std(correction=0) / mean), float(boundaries.mean() / mean)
 
 
-def measure(masks: UInt8[Tensor, "n h w"]) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-    """Share of the pixels of each image that are structure, and share that are its boundary, in structures.
-
-    A boundary pixel has a background pixel among its eight neighbours.
-    """
+def _areas(masks: UInt8[Tensor, "n h w"]) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """Area of the structures of each image, and area of their boundary, as shares of the image."""
     structure = (masks > 0).float()[:, None]
     boundary = structure * F.max_pool2d(1 - structure, 3, stride=1, padding=1)
     return structure.mean((1, 2, 3)), boundary.mean((1, 2, 3))

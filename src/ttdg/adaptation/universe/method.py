@@ -29,7 +29,7 @@ from ttdg.adaptation.adapter import Method
 from ttdg.adaptation.judge.method import EvidenceKind
 from ttdg.adaptation.options import SHARE, WEIGHT, Option, Range
 from ttdg.adaptation.site_learning.self_training import OPTIONS
-from ttdg.adaptation.universe.anatomy import Anatomy
+from ttdg.adaptation.universe.anatomy import Anatomy, carries_labels, keeps_areas
 from ttdg.adaptation.universe.carrier_controls import CarrierName
 from ttdg.adaptation.universe.guided_learner import Places
 from ttdg.adaptation.universe.image_weights import ImageWeights
@@ -76,7 +76,7 @@ def universe(
         if not all(type(fitted[name]) in (int, float) for name in ("lr", "folder_steps", "draw", "steps")):
             raise UserError("the judge does not say how it was fitted; fit the part 'judge' again")
         kind: Anatomy | None = fitted.get("anatomy") if anatomy == "measured" else anatomy
-        if kind not in get_args(Anatomy):
+        if kind is None or kind not in get_args(Anatomy):
             raise UserError(
                 "the judge was fitted before the anatomy of the source was measured; fit the part 'judge' again, or "
                 "set `anatomy` to steady, as it was fitted"
@@ -86,7 +86,7 @@ def universe(
         "folder_steps": folder_steps or fitted["folder_steps"],
         "draw": draw or fitted["draw"],
     }
-    if kind != "steady" or variant == "no-universe":
+    if not carries_labels(kind) or variant == "no-universe":
         carried = 0.0
     evidence: EvidenceKind = "all" if variant == "full" else "no-universe"
     return UniverseLearner(
@@ -94,7 +94,7 @@ def universe(
         carried=carried, weigh=weigh, margin=margin, warm_up=fitted["steps"],
         site_judge=choice, carrier=carrier, agreeing=agreeing, places=places,
         steps=steps, capacity=capacity, momentum=momentum, sharpness=sharpness,
-        keep_areas=keep_areas and kind != "thin", dice=dice,
+        keep_areas=keep_areas and keeps_areas(kind), dice=dice,
         scales=scales, head="softmax", seed=seed, **learning,
     )  # fmt: skip
 
@@ -139,7 +139,7 @@ METHOD = Method(
         "anatomy": Option(
             "kind of structures: as the source labels say (measured), or steady, varied (no carried labels) or thin "
             "(neither carried labels nor kept areas)",
-            "this project: seeds and sites of four kinds of images, with their scores in sight (docs/measurements.md)",
+            "this project: sites of four kinds of images, with their scores in sight (docs/measurements.md)",
         ),
         "weigh": Option(
             "weigh images by the square of their expected Dice, or a control: all alike (uniform), or by the square of "
