@@ -57,8 +57,9 @@ Hospitals = Iterable[tuple[str, torch.Tensor, torch.Tensor]]  # name, images in 
 def answer(model: Model, sites: Hospitals) -> Iterator[dict[str, Any]]:
     """Answer images with `judge`: for each image its true Dice and the doubts by expected Dice and by entropy."""
     benchmark, adapter = model.card.benchmark, build_adapter(model, "judge", {})
+    device = next(model.network.parameters()).device
     for name, images, labels in sites:
-        for x, y in zip(images.split(8), labels.split(8), strict=True):
+        for x, y in zip(images.to(device).split(8), labels.to(device).split(8), strict=True):
             logits = adapter(normalise(x, benchmark.normalisation))
             P, said = logits.softmax(1), adapter.assessment()
             R, truth = region_probabilities(logits, benchmark.regions), region_masks(y, benchmark.regions)
@@ -86,12 +87,12 @@ def summary(name: str, rows: Sequence[dict[str, Any]]) -> str:
     return line(name, truth, dict(zip(("expected", "entropy"), doubts, strict=True)))
 
 
-def of_models(models: Sequence[Path], data: Path, count: int, out: Path | None) -> None:
+def of_models(models: Sequence[Path], data: Path, count: int, out: Path | None, device: str) -> None:
     """Answer drawn hospitals with the demo model, or left-out real sites; print a row for each site and for all."""
     print("images of | images | failures | expected Dice: first 10 % | 20 % | entropy: first 10 % | 20 %")
     rows: list[dict[str, Any]] = []
     for folder in models:
-        model = load(folder, "cpu")
+        model = load(folder, device)
         for site in left_out(model, data, count):
             rows += (own := list(answer(model, [site])))
             print(summary(site[0], own), flush=True)
@@ -117,9 +118,10 @@ def main() -> None:
         "--models", type=Path, nargs="*", default=[], help="models with a judge; default: drawn sites"
     )
     parser.add_argument("--out", type=Path, help="csv of the images of real sites")
+    parser.add_argument("--device", default="cpu", help="of the models of real sites")
     arguments = parser.parse_args()
     if not arguments.records:
-        of_models(arguments.models, arguments.data, arguments.images, arguments.out)
+        of_models(arguments.models, arguments.data, arguments.images, arguments.out, arguments.device)
         return
     found: dict[str, list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
     for path in arguments.records:

@@ -3,9 +3,10 @@
     python benchmarks/safety_sites.py measure MODEL... -d DATA -o drift.csv   # one row for each batch of 16 images
     python benchmarks/safety_sites.py join drift.csv --gains docs/results/learn-arms.csv
 
-A model folder holds a source model; DATA holds one folder for each benchmark. The fingerprint is fitted here, on few
-images, so that a CPU is enough: training images, one half of the held-out images and simulated hospitals of that half.
-Home batches come from the other half. No label is read. `join` compares the verdicts with gains that were measured
+A model folder holds a source model; DATA holds one folder for each benchmark. The fingerprint is fitted here: on
+training images, one half of the held-out images and simulated hospitals of that half. By default these are few, so that
+a CPU is enough; `--device cuda --images 256 --hospitals 48` takes as many as `ttdg fit-fingerprint`, if the sites have
+them. Home batches come from the other half. No label is read. `join` compares the verdicts with gains that were measured
 with labels, and states what `auto` would have chosen.
 """
 
@@ -51,9 +52,11 @@ def batches(cases: Sequence[Case], benchmark: Benchmark) -> Iterator[Tensor]:
         yield normalise(x.float() / 255, benchmark.normalisation)
 
 
-def measure_model(folder: Path, data: Path, images: int, hospitals: int) -> Iterator[dict[str, object]]:
+def measure_model(
+    folder: Path, data: Path, images: int, hospitals: int, device: str
+) -> Iterator[dict[str, object]]:
     """Yield a row for each batch, and one for all images of each site that was left out."""
-    model = load(folder, "cpu")
+    model = load(folder, device)
     benchmark, sources = model.card.benchmark, list(model.card.sources)
     sites = find_sites(data / benchmark.name)
     divided = {name: split(sites[name].cases) for name in sources}
@@ -68,7 +71,7 @@ def measure_model(folder: Path, data: Path, images: int, hospitals: int) -> Iter
         name: ("away", spread(site.cases, 2 * images)) for name, site in sites.items() if name not in sources
     }
     for name, (kind, cases) in tested.items():
-        embedded = [fingerprint.embed(shadow(x)[1]) for x in batches(cases, benchmark)]
+        embedded = [fingerprint.embed(described(shadow, x.to(device))) for x in batches(cases, benchmark)]
         measured = [(str(number), measure_drift(fingerprint, [E])) for number, E in enumerate(embedded)]
         if kind == "away":
             measured.append(("all", measure_drift(fingerprint, embedded)))
@@ -78,6 +81,11 @@ def measure_model(folder: Path, data: Path, images: int, hospitals: int) -> Iter
                     "benchmark": benchmark.name, "sources": "+".join(sources), "site": name, "kind": kind,
                     "batch": batch, **row_of(drift),
                 }  # fmt: skip
+
+
+def described(shadow: SourceShadow, images: Tensor) -> dict[str, Tensor]:
+    """The descriptions of a batch on the CPU, where the fingerprint is."""
+    return {name: values.cpu() for name, values in shadow(images)[1].items()}
 
 
 def row_of(drift: Drift) -> dict[str, object]:
@@ -94,7 +102,7 @@ def measure(arguments: argparse.Namespace) -> None:
     """Measure every model and write the csv, after each model."""
     rows: list[dict[str, object]] = []
     for folder in arguments.models:
-        rows += measure_model(folder, arguments.data, arguments.images, arguments.hospitals)
+        rows += measure_model(folder, arguments.data, arguments.images, arguments.hospitals, arguments.device)
         with arguments.out.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, [*FIXED, *(name for name in rows[0] if name not in FIXED)],
                                     lineterminator="\n")  # fmt: skip
@@ -170,6 +178,7 @@ def main() -> None:
         "--images", type=int, default=16, help="training, reference and home images of a site"
     )
     measuring.add_argument("--hospitals", type=int, default=4, help="simulated hospitals of the calibration")
+    measuring.add_argument("--device", default="cpu")
     measuring.set_defaults(action=measure)
     joining = commands.add_parser("join")
     joining.add_argument("drifts", type=Path, nargs="+")
