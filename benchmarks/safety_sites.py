@@ -6,8 +6,8 @@
 A model folder holds a source model; DATA holds one folder for each benchmark. The fingerprint is fitted here: on
 training images, one half of the held-out images and simulated hospitals of that half. By default these are few, so that
 a CPU is enough; `--device cuda --images 256 --hospitals 48` takes as many as `ttdg fit-fingerprint`, if the sites have
-them. Home batches come from the other half. No label is read. `join` compares the verdicts with gains that were measured
-with labels, and states what `auto` would have chosen.
+them. Home batches come from the other half. No label is read. `join` compares the verdicts with gains that were
+measured with labels, and states what `auto` would have chosen.
 """
 
 import argparse

@@ -71,21 +71,29 @@ def with_anatomy(source, kind):
     return replace(source, parts={**source.parts, "judge": part})
 
 
-@pytest.mark.parametrize(
-    ("kind", "carried", "keeps"),
-    [("steady", 0.5, True), ("varied", 0.0, True), ("thin", 0.0, False)],
-)
-def test_labels_are_carried_where_structures_are_steady_and_areas_are_kept_unless_they_are_thin(
-    source, quick, kind, carried, keeps
-):
-    learner = with_anatomy(source, kind).adapt("universe", **quick)
-    assert (learner.carried, learner.keep_areas) == (carried, keeps)
+@pytest.mark.parametrize(("kind", "carried"), [("steady", 0.5), ("varied", 0.0), ("thin", 0.0)])
+def test_labels_are_carried_where_structures_are_steady(source, quick, kind, carried):
+    assert with_anatomy(source, kind).adapt("universe", **quick).carried == carried
 
 
-def test_the_option_overrides_what_the_fit_measured(source, quick):
-    varied = with_anatomy(source, "varied")
+@pytest.mark.parametrize("whole", [True, False])
+def test_thin_structures_are_not_learned_and_the_judge_answers(source, away, quick, weights, whole):
+    learner, images = with_anatomy(source, "thin").adapt("universe", **quick), away(0)
+    assert learner.remarks() == ()
+    if whole:
+        learner.learn([images])
+    answer = learner.predict_frozen(images) if whole else learner(images)
+    assert torch.equal(answer, source.adapt("judge")(images))
+    assert torch.equal(weights(learner.network), weights(source.network))
+    assert "thin" in learner.remarks()[0]
+
+
+def test_the_option_overrides_what_the_fit_measured(source, away, quick):
+    varied, thin = with_anatomy(source, "varied"), with_anatomy(source, "thin")
     assert varied.adapt("universe", anatomy="steady", **quick).carried == 0.5
-    assert not varied.adapt("universe", anatomy="thin", **quick).keep_areas
+    learner = thin.adapt("universe", anatomy="varied", **quick)
+    learner.learn([away(0)])
+    assert learner.steps_taken[0] > 0
 
 
 @pytest.mark.parametrize("kind", ["round", None])

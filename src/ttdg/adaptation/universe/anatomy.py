@@ -1,11 +1,11 @@
 """Kinds of anatomy, measured on the labels of the source: structures are steady, varied or thin.
 
-Two parts of the method `universe` presume a kind of anatomy:
+The method `universe` presumes a kind of anatomy:
 
 - Labels carried through one universe presume that all images show the same structures in similar sizes. Where sizes
   vary, and where some images show no structure, they put structures where there are none.
-- Sharpening that keeps areas presumes that the sum of the probabilities is the area of a structure. Along the boundary
-  probabilities are spread out. Where structures are hardly more than boundary, keeping their sum widens them.
+- Learning from a network's own labels presumes that most pixels of a structure are sure. Where structures are hardly
+  more than boundary, most are not, and learning did not gain over the judge (docs/howto/thin-structures.md).
 
 The structures of an image are all pixels that are not background.
 """
@@ -38,8 +38,8 @@ def carries_labels(anatomy: Anatomy) -> bool:
     return anatomy == "steady"
 
 
-def keeps_areas(anatomy: Anatomy) -> bool:
-    """True if sharpening may keep the areas of structures."""
+def is_learnable(anatomy: Anatomy) -> bool:
+    """True if a network may learn such structures from its own labels."""
     return anatomy != "thin"
 
 

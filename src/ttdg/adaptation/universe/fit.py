@@ -15,7 +15,7 @@ from ttdg.adaptation.judge.fit import count_rounds, fit_judge
 from ttdg.adaptation.judge.regressor import Regressor, feature_matrix, fit_regressor
 from ttdg.adaptation.site_learning.home import HomeStatistics, describe
 from ttdg.adaptation.site_learning.image_memory import ImageMemory
-from ttdg.adaptation.universe.anatomy import anatomy_of, carries_labels, keeps_areas
+from ttdg.adaptation.universe.anatomy import anatomy_of, carries_labels
 from ttdg.adaptation.universe.learner import UniverseLearner
 from ttdg.adaptation.universe.site_judge import SITE_EVIDENCE, signal_names
 from ttdg.data import Arrays, Benchmark, normalise
@@ -100,7 +100,7 @@ def fit_judges(
         copy.deepcopy(network), prior.to_part(), judge, evidence="all", random_universe=False, first=0.25,
         carried=0.5 if carries_labels(anatomy) else 0.0, weigh="expected", agreeing=False, places="equal", margin=0.0,
         warm_up=0, site_judge=False, lr=learning_rate, steps=1, folder_steps=learning_steps, draw=learning_draw,
-        capacity=HOSPITAL, momentum=0.99, sharpness=2.0, keep_areas=keeps_areas(anatomy), dice=True, head="softmax",
+        capacity=HOSPITAL, momentum=0.99, sharpness=2.0, keep_areas=True, dice=True, head="softmax",
         seed=seed,
     )  # fmt: skip
     evidence, done = list[SiteEvidence](), count_rounds(held_out, draws)

@@ -31,15 +31,15 @@ SAMPLED = 32  # batches of a site from which its expected gain is measured, at m
 
 
 class UniverseLearner(GuidedLearner, SelfAssessing, Remarking):
-    """Learns a site, unless it is like home, and chooses between adapted and unadapted answers.
+    """Learns a site, unless it is like home or shows thin structures, and chooses between adapted and other answers.
 
     `verdict` decides whether the site is learned. Without a `site_judge` every answer is the adapted network's.
     """
 
     def __init__(
         self, network: nn.Module, prior: Part, judge: Part, *, evidence: EvidenceKind, random_universe: bool,
-        margin: float, warm_up: int, site_judge: bool = True, carrier: CarrierName = "universe", scales: bool = True,
-        **learning: Any,
+        margin: float, warm_up: int, learnable: bool = True, site_judge: bool = True, carrier: CarrierName = "universe",
+        scales: bool = True, **learning: Any,
     ) -> None:  # fmt: skip
         reader = SourceReader(copy.deepcopy(network), prior, judge, evidence, random_universe)
         self.prior, self.margin, self.warm_up = reader.prior, margin, warm_up
@@ -47,21 +47,21 @@ class UniverseLearner(GuidedLearner, SelfAssessing, Remarking):
         device = next(network.parameters()).device
         self.site_judge = SiteJudge(judge, evidence, device) if site_judge else None
         members = len(self.site_judge.regressor.weights) if self.site_judge else 1
-        self.verdict = SiteVerdict(judge, members, device)
+        self.verdict = SiteVerdict(judge, members, device, learnable)
         self._last: Assessment | None = None
         super().__init__(network, reader, make_carrier(carrier, self.prior, learning["seed"]), **learning)
 
     def __call__(self, images: Images) -> Logits:
-        """Store the batch, learn unless the site is like home, and answer."""
+        """Store the batch, learn unless the verdict forbids it, and answer."""
         reading = self.reader.read(images)
         self._store(images, reading)
-        if len(self.memory) and not self.verdict.like_home:
+        if len(self.memory) and self.verdict.is_learned:
             for _ in range(self.steps):
                 self._learn()
         return self._respond(images, reading, counting=True)
 
     def learn(self, site: Iterable[Images], progress: Progress = lambda done, total: None) -> None:
-        """Learn a whole site, unless it is like home, and measure the expected gain, which decides the fallback."""
+        """Learn a whole site, unless the verdict forbids it, and measure the expected gain for the fallback."""
         self.verdict.described.zero_()
         super().learn(site, progress)
         if self.site_judge is not None and int(self.steps_taken[0]):
@@ -72,7 +72,7 @@ class UniverseLearner(GuidedLearner, SelfAssessing, Remarking):
                 self._respond(images, self.reader.read(images), counting=True)
 
     def learn_always(self, site: Iterable[Float[Tensor, "_b c h w"]]) -> None:
-        """Learn a whole site even if it is like home, and do not judge it; for the fit of the site's judge."""
+        """Learn a whole site whatever the verdict, and do not judge it; for the fit of the site's judge."""
         self._store_site(site)
         super()._take_folder_steps()
 
@@ -82,7 +82,7 @@ class UniverseLearner(GuidedLearner, SelfAssessing, Remarking):
         super()._store(images, reading)
 
     def _take_folder_steps(self, progress: Progress = lambda done, total: None) -> None:
-        if not self.verdict.like_home:
+        if self.verdict.is_learned:
             super()._take_folder_steps(progress)
 
     def predict_frozen(self, images: Images) -> Logits:
@@ -140,7 +140,7 @@ class UniverseLearner(GuidedLearner, SelfAssessing, Remarking):
         return self._last
 
     def remarks(self) -> tuple[str, ...]:
-        """Whether the site was left alone because it looks like home, or because learning is expected to lose."""
+        """Why the site was not learned, or that learning is expected to lose."""
         return self.verdict.remarks(learned=bool(self.steps_taken[0]))
 
     @torch.no_grad()

@@ -6,15 +6,15 @@ that of a weak–strong mean teacher (`self-training`), because the descent on t
 learned universe than with a random one (`universe-gradient`, docs/decisions.md). The universe and the judge act on the
 labels of this teacher:
 
-1. A site that looks like a source site is not learned; the judge answers (`ttdg.adaptation.site_learning.home`).
+1. A site that looks like a source site is not learned, nor are thin structures; the judge answers
+   (`ttdg.adaptation.site_learning.home`, `ttdg.adaptation.universe.anatomy`).
 2. The judge's predictions are the labels of the first steps. Later labels are the teacher's.
 3. Images count in proportion to the square of the Dice that the judge expects (`weigh`; controls in
    `ttdg.adaptation.universe.image_weights`). With the option `places`, pixels count as far as the universe agrees.
 4. Unsure images take labels that sure images of the site carry to them along the matching
    (`ttdg.adaptation.universe.carried_labels`; controls in `ttdg.adaptation.universe.carrier_controls`). With the option
    `agreeing`, they do so only as far as these labels agree with the network's (`ttdg.adaptation.universe.belief`).
-5. Sharpening keeps the area of each structure in each image, unless structures are thin. Point 4 is left out where the
-   sizes of structures vary, and where they are thin (`ttdg.adaptation.universe.anatomy`).
+5. Sharpening keeps the area of each structure in each image. Point 4 is left out where the sizes of structures vary.
 6. The adapted prediction is the mean over three sizes of the image and its mirror image.
 7. For each image, a second judge chooses between the judge's prediction, which is not adapted, the adapted one and
    their mean (`ttdg.adaptation.universe.site_judge`). The fallback is the adapted prediction, or the judge's if the
@@ -29,7 +29,7 @@ from ttdg.adaptation.adapter import Method
 from ttdg.adaptation.judge.method import EvidenceKind
 from ttdg.adaptation.options import SHARE, WEIGHT, Option, Range
 from ttdg.adaptation.site_learning.self_training import OPTIONS
-from ttdg.adaptation.universe.anatomy import Anatomy, carries_labels, keeps_areas
+from ttdg.adaptation.universe.anatomy import Anatomy, carries_labels, is_learnable
 from ttdg.adaptation.universe.carrier_controls import CarrierName
 from ttdg.adaptation.universe.guided_learner import Places
 from ttdg.adaptation.universe.image_weights import ImageWeights
@@ -94,7 +94,7 @@ def universe(
         carried=carried, weigh=weigh, margin=margin, warm_up=fitted["steps"],
         site_judge=choice, carrier=carrier, agreeing=agreeing, places=places,
         steps=steps, capacity=capacity, momentum=momentum, sharpness=sharpness,
-        keep_areas=keep_areas and keeps_areas(kind), dice=dice,
+        keep_areas=keep_areas, dice=dice, learnable=is_learnable(kind),
         scales=scales, head="softmax", seed=seed, **learning,
     )  # fmt: skip
 
@@ -138,7 +138,7 @@ METHOD = Method(
         ),
         "anatomy": Option(
             "kind of structures: as the source labels say (measured), or steady, varied (no carried labels) or thin "
-            "(neither carried labels nor kept areas)",
+            "(not learned)",
             "this project: sites of four kinds of images, with their scores in sight (docs/measurements.md)",
         ),
         "weigh": Option(

@@ -19,13 +19,15 @@ class SiteVerdict:
         judge: the part "judge", with the statistics of the source sites.
         members: number of members of the ensemble that expects the gains.
         device: device of the sums.
+        learnable: whether structures of this kind are learned at all (`ttdg.adaptation.universe.anatomy`).
 
     Attributes:
         described: sum of the descriptions, then the number of images.
         gains: sums of the expected gains, one for each member, then the number of images.
     """
 
-    def __init__(self, judge: Part, members: int, device: torch.device) -> None:
+    def __init__(self, judge: Part, members: int, device: torch.device, learnable: bool = True) -> None:
+        self.learnable = learnable
         with reading_part("judge"):
             self.home = HomeStatistics(
                 *(judge.tensors[f"home.{x}"].to(device) for x in ("mean", "deviation"))
@@ -50,6 +52,11 @@ class SiteVerdict:
         return self.home.like_home(torch.stack(total) / count.clamp(min=1), int(count))
 
     @property
+    def is_learned(self) -> bool:
+        """False if the site is left to the judge."""
+        return self.learnable and not self.like_home
+
+    @property
     def gaining(self) -> bool:
         """False if the adapted network is expected to lose on the whole site."""
         gain = self._expected_gains()
@@ -62,6 +69,11 @@ class SiteVerdict:
 
     def remarks(self, learned: bool) -> tuple[str, ...]:
         """What a user should know of the answers, in sentences; `learned` says whether the network was trained."""
+        if not learned and int(self.described[-1]) and not self.learnable:
+            return (
+                "The structures are thin, and learning such structures did not help at other sites, so this site was "
+                "not learned; the judge answered.",
+            )
         if not learned and int(self.described[-1]) and self.like_home:
             return (
                 "The images look like those of a source site, so the site was not learned; the judge answered.",
