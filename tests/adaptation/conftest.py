@@ -85,7 +85,9 @@ def judge_of(labels: int) -> Part:
         network, MorphologyPrior.from_part(a_prior(network)), {"site": arrays}, {"site": arrays}, benchmark,
         draws=1, controls=True, mixing_steps=1, hospitals=2, learning_steps=2, learning_draw=16, folder_steps=30,
     )  # fmt: skip
-    return Part(judge.tensors, {name: value for name, value in judge.settings.items() if name != "prior"})
+    settings = {name: value for name, value in judge.settings.items() if name != "prior"}
+    settings["learning"] = {**settings["learning"], "anatomy": "steady"}  # labels of noise are thin
+    return Part(judge.tensors, settings)
 
 
 PART_MAKERS: dict[str, Callable[[nn.Module], Part]] = {  # with random weights

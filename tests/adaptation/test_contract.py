@@ -304,8 +304,7 @@ def test_passes_are_counted_as_declared(name, ready):
 
     for end, module in enumerate(convolutions(source.network)):
         module.register_forward_hook(hook(end))
-    dearest = {"anatomy": "steady"} if name == "universe" else {}  # the kind of structures with most passes
-    adapter, most = source.adapt(name, **dearest), {"forward": 0.0, "backward": 0.0}
+    adapter, most = source.adapt(name), {"forward": 0.0, "backward": 0.0}
     for seed in range(STREAM.get(name, 2)):
         seen.clear()
         adapter(some_images(seed=seed))

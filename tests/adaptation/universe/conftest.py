@@ -37,15 +37,12 @@ def at_home() -> Callable[..., Tensor]:
 
 @pytest.fixture
 def source(ready):
-    """The source model; its structures are steady, so that labels are carried."""
+    """The source model with the statistics of drawn home images."""
     source = ready("universe")
     home = HomeStatistics.of([describe(unit_batch(1000, 128))])
     judge = source.parts["judge"]
     tensors = {**judge.tensors, "home.mean": home.mean, "home.deviation": home.deviation}
-    settings = {**judge.settings, "learning": {**judge.settings["learning"], "anatomy": "steady"}}
-    return replace(
-        source, parts={**source.parts, "judge": replace(judge, tensors=tensors, settings=settings)}
-    )
+    return replace(source, parts={**source.parts, "judge": replace(judge, tensors=tensors)})
 
 
 class Expecting(torch.nn.Module):

@@ -101,7 +101,3 @@ def test_a_judge_without_a_known_anatomy_is_refused_in_words_unless_the_option_n
     with pytest.raises(UserError, match="fit the part 'judge' again"):
         with_anatomy(source, kind).adapt("universe", **quick)
     assert with_anatomy(source, kind).adapt("universe", anatomy="steady", **quick).carried == 0.5
-
-
-def test_a_fit_measures_the_anatomy(ready):
-    assert ready("universe").parts["judge"].settings["learning"]["anatomy"] in ("steady", "varied", "thin")

@@ -9,6 +9,7 @@ import torch
 
 from ttdg.adaptation import adapt
 from ttdg.adaptation.site_learning.home import describe
+from ttdg.adaptation.universe.anatomy import anatomy_of
 from ttdg.adaptation.universe.fit import (
     HOME_EVERY,
     HOSPITAL,
@@ -68,6 +69,10 @@ def test_there_is_a_regressor_for_every_kind_of_evidence(fitted):
     assert set(part.settings["site_signals"]["no-universe"]) < set(part.settings["site_signals"]["all"])
 
 
+def test_the_anatomy_of_the_training_labels_is_kept(fitted):
+    assert fitted[0].settings["learning"]["anatomy"] == anatomy_of(site.masks for site in TRAIN.values())
+
+
 def test_fitting_does_not_change_the_network(fitted, source):
     network = fitted[1]
     before = source.network.state_dict()
@@ -114,7 +119,9 @@ def test_a_saved_part_answers_as_the_fitted_one(fitted, source, tmp_path):
     assert loaded.tensors.keys() == fitted[0].tensors.keys()
     assert all(torch.equal(loaded.tensors[name], value) for name, value in fitted[0].tensors.items())
     images = torch.rand(2, 3, 32, 32)
-    one, two = (adapt(parts(source, part), "universe", steps=2) for part in (fitted[0], loaded))
+    one, two = (
+        adapt(parts(source, part), "universe", steps=2, anatomy="steady") for part in (fitted[0], loaded)
+    )
     assert torch.equal(one(images), two(images))
 
 
