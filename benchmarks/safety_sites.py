@@ -2,6 +2,7 @@
 
     python benchmarks/safety_sites.py measure MODEL... -d DATA -o drift.csv   # one row for each batch of 16 images
     python benchmarks/safety_sites.py join drift.csv --gains docs/results/learn-arms.csv
+    python benchmarks/safety_sites.py join drift.csv --records docs/records/learn-polyp docs/records/learn-fundus
 
 A model folder holds a source model; DATA holds one folder for each benchmark. The fingerprint is fitted here: on
 training images, one half of the held-out images and simulated hospitals of that half. By default these are few, so that
@@ -21,12 +22,15 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from safety import BATCH, auroc
+from ttdg.bench.jobs import Scoring
+from ttdg.bench.results import read_table
 from ttdg.checkpoints import load
 from ttdg.data import Benchmark, find_sites, load_arrays, normalise
 from ttdg.data.sites import Case, split
 from ttdg.safety import Drift, Fingerprint, SourceShadow, fit_fingerprint, measure_drift
 
 LEARNED, JUDGED = "chosen, three sizes", "not adapted"  # answers of the arm `universe`
+Gains = dict[tuple[str, ...], float]  # by benchmark, sources, target and answer
 WITHIN = 0.3  # Dice that `auto` may lose against the better fixed method
 FIXED = ["benchmark", "sources", "site", "kind", "batch", "images", "verdict", "distance", "home_limit", "far_limit",
          "p_value"]  # fmt: skip
@@ -135,14 +139,39 @@ def join(arguments: argparse.Namespace) -> None:
     print("\nAUROC over all batches, by description")
     for column in ("distance", *(name for name in rows[0] if name not in FIXED)):
         print(f"{column} | {separation(rows, column):.3f}")
-    gains: dict[tuple[str, str, str, str], float] = {}
-    for row in csv.DictReader(arguments.gains.open(encoding="utf-8")):
-        if row["arm"] == "universe":
-            gains[row["benchmark"], row["sources"], row["target"], row["answer"]] = float(row["gain"])
+    gains: Gains = {}
+    for folder in arguments.records:
+        gains |= recorded_gains(folder, arguments.seed)
+    if arguments.gains:
+        for row in csv.DictReader(arguments.gains.open(encoding="utf-8")):
+            if row["arm"] == "universe":
+                gains[row["benchmark"], row["sources"], row["target"], row["answer"]] = float(row["gain"])
     compare([row for row in rows if row["batch"] == "all"], gains)
 
 
-def compare(rows: Sequence[dict[str, str]], gains: dict[tuple[str, str, str, str], float]) -> None:
+def recorded_gains(folder: Path, seed: int) -> Gains:
+    """Gains of `universe` and `judge` over the source, of one seed of the folder stream of a benchmark."""
+    table, answers = read_table(folder), {"universe": LEARNED, "judge": JUDGED}
+    dice: Gains = {}
+    for entry in table.run.entries:
+        job = table.run.jobs[entry.job]
+        if (
+            isinstance(job, Scoring)
+            and job.stream == "folder"
+            and job.seed == seed
+            and entry.job in table.about
+        ):
+            target = job.targets[0].name
+            name = Benchmark.from_dict(table.run.jobs[job.training].benchmark).name
+            dice[name, entry.sources, target, entry.label] = 100 * table.about[entry.job]["dice"][target]
+    return {
+        (*key, answers[label]): value - dice[*key, "source"]
+        for (*key, label), value in dice.items()
+        if label in answers
+    }
+
+
+def compare(rows: Sequence[dict[str, str]], gains: Gains) -> None:
     """Print for each transfer what `auto` chooses and how far it is behind, then the gain by verdict."""
     print("\nsources | target | distance | verdict | universe | judge | auto chooses | behind the better")
     by_verdict: dict[str, list[float]] = defaultdict(list)
@@ -182,7 +211,11 @@ def main() -> None:
     measuring.set_defaults(action=measure)
     joining = commands.add_parser("join")
     joining.add_argument("drifts", type=Path, nargs="+")
-    joining.add_argument("--gains", type=Path, required=True)
+    joining.add_argument("--gains", type=Path, help="csv of arms, such as docs/results/learn-arms.csv")
+    joining.add_argument(
+        "--records", type=Path, nargs="*", default=[], help="runs of learn-*.yaml, packed or not"
+    )
+    joining.add_argument("--seed", type=int, default=0, help="training seed of the records")
     joining.set_defaults(action=join)
     arguments = parser.parse_args()
     arguments.action(arguments)

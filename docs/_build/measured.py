@@ -8,7 +8,7 @@ from pathlib import Path
 from methods_page import table
 from ttdg.adaptation import METHODS
 from ttdg.bench.results import read_table, select_experiments
-from ttdg.report.aggregate import distinct_values, image_dice
+from ttdg.report.aggregate import dice_differences, distinct_values, image_dice, transfer_differences
 from ttdg.report.comparison import report_tables
 from ttdg.report.controls import INTERVAL, compare_with_controls
 from ttdg.report.gap import SHARE
@@ -112,6 +112,17 @@ def methods(
     return table(("method", score, *split, *more, f"Δ {score}", "worst target", HARMED, *cost), lines)
 
 
+@cache
+def target_gains(run: str, experiment: str) -> Mapping[str, Mapping[str, float]]:
+    """Mean gain of each row over the baseline at each target, on the same models and images."""
+    images = image_dice(select_experiments(read_table(RECORDS / run), [experiment]))
+    paired = dice_differences(images, BASELINE)
+    return {
+        label: {one.name: float(one.by_seed.mean()) for one in transfer_differences(paired, label)}
+        for label in distinct_values(paired, "method")
+    }
+
+
 def by_target(
     run: str,
     experiments: Sequence[str],
@@ -130,7 +141,8 @@ def by_target(
             if label == BASELINE and lines:
                 continue
             against = found[AGAINST][label]
-            gains = [signed(f"{value(row[name]) - value(base[name]):+.1f}") for name in columns]
+            changes = target_gains(run, experiment)[label]
+            gains = [signed(f"{changes[name]:+.1f}") if name in changes else "" for name in columns]
             scores = [row[name].text for name in columns]
             middle = [*scores, row["mean"].text] if label == BASELINE else [*gains, gain(against, score)]
             middle += split_means(run, experiment, label) if split else ()
@@ -213,7 +225,16 @@ CENTRE, SITE = "the whole centre first", "the whole site first"
 prostate = partial(methods, "prostate", split=("Dice, slices with gland", "slices without"))
 prostate_folder = partial(by_target, "prostate", split=("Dice, slices with gland", "slices without"))
 ablation = partial(methods, "literal", digits=2, cost=["ms/image"])
+STRONG = ("every method, batch 4", "other published options, batch 4")
 MEASURED: Mapping[str, Callable[[], str]] = {
+    **{f"strong-{kind}": partial(by_target, f"strong-{kind}", STRONG, "Dice") for kind in ("polyp", "fundus")},
+    **{
+        f"learn-{kind}-{stream}": partial(by_target, f"learn-{kind}", (f"{stream}, several sources",), "Dice")
+        for kind in ("polyp", "fundus")
+        for stream in ("folder", "online")
+    },
+    "gate-polyp": partial(by_target, "learn-polyp", ("behind the gate",), "Dice"),
+    "gate-fundus": partial(by_target, "learn-fundus", ("behind the gate",), "Dice"),
     "prostate-one-source": partial(prostate, SLICES["neighbouring slices"], "Dice", *VOLUMES),
     "prostate-multi-source": partial(prostate, "multi-source", "Dice", *VOLUMES),
     "prostate-folder": partial(prostate_folder, (CENTRE, f"parts, {CENTRE}"), "Dice", VOLUMES[0]),
