@@ -225,14 +225,15 @@ CENTRE, SITE = "the whole centre first", "the whole site first"
 prostate = partial(methods, "prostate", split=("Dice, slices with gland", "slices without"))
 prostate_folder = partial(by_target, "prostate", split=("Dice, slices with gland", "slices without"))
 ablation = partial(methods, "literal", digits=2, cost=["ms/image"])
+FOLDER, ONLINE = "folder, several sources", "online, several sources"
 STRONG = ("every method, batch 4", "other published options, batch 4")
 MEASURED: Mapping[str, Callable[[], str]] = {
-    **{f"strong-{kind}": partial(by_target, f"strong-{kind}", STRONG, "Dice") for kind in ("polyp", "fundus")},
-    **{
-        f"learn-{kind}-{stream}": partial(by_target, f"learn-{kind}", (f"{stream}, several sources",), "Dice")
-        for kind in ("polyp", "fundus")
-        for stream in ("folder", "online")
-    },
+    "strong-polyp": partial(by_target, "strong-polyp", STRONG, "Dice"),
+    "strong-fundus": partial(by_target, "strong-fundus", STRONG, "Dice"),
+    "learn-polyp-folder": partial(by_target, "learn-polyp", (FOLDER,), "Dice"),
+    "learn-polyp-online": partial(by_target, "learn-polyp", (ONLINE,), "Dice"),
+    "learn-fundus-folder": partial(by_target, "learn-fundus", (FOLDER,), "Dice"),
+    "learn-fundus-online": partial(by_target, "learn-fundus", (ONLINE,), "Dice"),
     "gate-polyp": partial(by_target, "learn-polyp", ("behind the gate",), "Dice"),
     "gate-fundus": partial(by_target, "learn-fundus", ("behind the gate",), "Dice"),
     "prostate-one-source": partial(prostate, SLICES["neighbouring slices"], "Dice", *VOLUMES),
