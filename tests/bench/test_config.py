@@ -54,12 +54,13 @@ def test_a_file_that_is_none_is_said_in_a_sentence(tmp_path):
         read_config(tmp_path / "b.yaml")
 
 
-def test_a_ceiling_scores_held_out_patients_only():
-    experiment = {"name": "best", "protocol": "ceiling", "methods": ["source"]}
+@pytest.mark.parametrize("protocol", ["ceiling", "home"])
+def test_a_model_is_scored_on_its_own_sites_with_held_out_patients_only(protocol):
+    experiment = {"name": "best", "protocol": protocol, "methods": ["source"]}
     with pytest.raises(UserError, match="trains on its targets; add `cases: held-out`"):
         parse_config({"name": "t", "experiments": [experiment]}, "t.yaml")
     config = parse_config({"name": "t", "experiments": [experiment | {"cases": "held-out"}]}, "t.yaml")
-    assert config.experiments[0].protocol == "ceiling"
+    assert config.experiments[0].protocol == protocol
 
 
 def test_a_number_that_is_not_finite_is_named():

@@ -2,13 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ttdg.bench.protocols import PROTOCOLS, Target, transfers
+from ttdg.bench.protocols import ON_TRAINED_SITES, PROTOCOLS, Target, transfers
 from ttdg.errors import UserError
 
 SITES = st.lists(st.text("abcdef", min_size=1, max_size=3), min_size=2, max_size=6, unique=True)
 
 
-@given(SITES, st.sampled_from(sorted(PROTOCOLS.keys() - {"ceiling"})))
+@given(SITES, st.sampled_from(sorted(PROTOCOLS.keys() - set(ON_TRAINED_SITES))))
 def test_no_target_is_among_its_sources(sites, protocol):
     sources = sites[:1] if protocol == "fixed-source" else ()
     for transfer in transfers(protocol, sites, sources):
@@ -29,6 +29,13 @@ def test_leaving_one_out_tests_every_site_once_on_a_model_of_all_others(sites):
 def test_a_ceiling_is_trained_on_its_own_target(sites):
     found = transfers("ceiling", sites)
     assert [(t.sources, t.targets) for t in found] == [((site,), (Target(site, (site,)),)) for site in sites]
+
+
+@given(SITES)
+def test_at_home_the_models_of_leaving_one_out_meet_each_of_their_own_sources(sites):
+    found, left_out = transfers("home", sites), transfers("leave-one-out", sites)
+    assert [t.sources for t in found] == [t.sources for t in left_out]
+    assert all(t.targets == tuple(Target(site, (site,)) for site in t.sources) for t in found)
 
 
 @given(SITES)

@@ -18,10 +18,13 @@ from pydantic import (
     model_validator,
 )
 
+from ttdg.bench.protocols import ON_TRAINED_SITES
 from ttdg.errors import UserError, suggestion
 from ttdg.fields import not_finite
 
-ProtocolName = Literal["leave-one-out", "single-to-each", "single-to-mixture", "fixed-source", "ceiling"]
+ProtocolName = Literal[
+    "leave-one-out", "single-to-each", "single-to-mixture", "fixed-source", "ceiling", "home"
+]
 StreamName = Literal["online", "episodic", "continual", "offline", "folder"]
 LearnRule = Literal["all", "one-per-patient", "one-per-scene"]
 OrderName = Literal["site", "volume", "shuffled-volume"]
@@ -135,8 +138,8 @@ class Experiment(_Strict):
         return self
 
     @model_validator(mode="after")
-    def _check_ceiling_is_held_out(self) -> "Experiment":
-        if self.protocol == "ceiling" and self.cases != "held-out":
+    def _check_trained_sites_are_held_out(self) -> "Experiment":
+        if self.protocol in ON_TRAINED_SITES and self.cases != "held-out":
             raise ValueError(
                 f"{self.name!r} trains on its targets; add `cases: held-out` to score other patients only"
             )

@@ -5,7 +5,7 @@ A protocol turns names of sites into transfers. A transfer is one source model a
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ttdg.errors import UserError, suggestion
 
@@ -63,13 +63,26 @@ def ceiling(sites: Sequence[str], sources: Sequence[str], targets: Sequence[str]
     return [Transfer((site,), (Target(site, (site,)),)) for site in targets or sources or sites]
 
 
+def home(sites: Sequence[str], sources: Sequence[str], targets: Sequence[str]) -> list[Transfer]:
+    """Train as leave-one-out does, test on held-out patients of each source site: what a method changes at home."""
+    return [
+        replace(transfer, targets=tuple(Target(site, (site,)) for site in transfer.sources))
+        for transfer in leave_one_out(sites, sources, targets)
+    ]
+
+
 PROTOCOLS: Mapping[str, Protocol] = {
     "leave-one-out": leave_one_out,
     "single-to-each": single_to_each,
     "single-to-mixture": single_to_mixture,
     "fixed-source": fixed_source,
     "ceiling": ceiling,
+    "home": home,
 }
+ON_TRAINED_SITES = (
+    "ceiling",
+    "home",
+)  # protocols that test on sites of the training, so on held-out patients only
 
 
 def transfers(
