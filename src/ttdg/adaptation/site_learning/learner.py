@@ -1,7 +1,7 @@
 """The adapter of self-training: a student, its slow average as the teacher, and a memory of images."""
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 
 import torch
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ttdg.adaptation import losses
 from ttdg.adaptation.adapter import GradientAdapter, Images, Logits, Progress
-from ttdg.adaptation.site_learning import saved_state
 from ttdg.adaptation.site_learning.image_memory import ImageMemory
+from ttdg.adaptation.site_learning.saved_state import SavesState, adam_tensors
 from ttdg.adaptation.site_learning.soft_labels import guided, mirror_mean, sharpen, soft_label_loss
 from ttdg.adaptation.site_learning.strong_views import draw_views, strong_view
 from ttdg.networks import batchnorm
@@ -22,7 +22,7 @@ from ttdg.networks.cuda_graph import GraphRunner
 POWER = 0.9  # exponent of the polynomial decay of the learning rate in the folder stream
 
 
-class SelfTraining(GradientAdapter):
+class SelfTraining(GradientAdapter, SavesState):
     """The adapter of self-training.
 
     State: the weights of the student (`network`) and of the `teacher`, AdamW, the memory of images and two random
@@ -155,20 +155,12 @@ class SelfTraining(GradientAdapter):
         self.memory = ImageMemory(self.capacity, self.seed)
         self.generator.manual_seed(self.seed)
 
-    def state(self) -> dict[str, Tensor]:
-        """Copies of all state on the CPU: student, teacher, AdamW, memory and random generators."""
-        return saved_state.learner_state(self._tensors(), self.memory)
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from a saved state of the same network and options."""
-        saved_state.load_learner_state(self._tensors(), state, self.generator, self.memory, self.device)
-
     def _tensors(self) -> dict[str, Tensor]:
         """The tensors that learning changes in place, and the state of the generator of views."""
         names = [name for name, _ in self.network.named_parameters()]
         return {
             **{f"student.{name}": value for name, value in self.network.state_dict().items()},
             **{f"teacher.{name}": value for name, value in self.teacher.state_dict().items()},
-            **saved_state.adam_tensors(self.optimiser, names, self.parameters),
+            **adam_tensors(self.optimiser, names, self.parameters),
             "views": self.generator.get_state(),
         }

@@ -1,5 +1,6 @@
 """Saving and loading the tensors that a learner changes."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -57,21 +58,26 @@ def load_tensors(
         value.copy_(state[name])
 
 
-def learner_state(tensors: Mapping[str, Tensor], memory: ImageMemory) -> dict[str, Tensor]:
-    """Return copies on the CPU of the tensors of a learner and of its memory."""
-    stored = {f"memory.{name}": value for name, value in memory.state().items()}
-    return copies_on_cpu({**tensors, **stored})
+class SavesState(ABC):
+    """A learner whose state can be saved: the tensors that learning changes, its memory, and a generator of views."""
 
+    memory: ImageMemory
+    generator: Generator
+    device: torch.device
 
-def load_learner_state(
-    tensors: Mapping[str, Tensor],
-    state: Mapping[str, Tensor],
-    generator: Generator,
-    memory: ImageMemory,
-    device: torch.device,
-) -> None:
-    """Copy a saved state into a learner: its tensors, its generator (the tensor "views") and its memory."""
-    load_tensors(tensors, state, ["memory.counts", "memory.generator"])
-    generator.set_state(tensors["views"])
-    stored = {n.removeprefix("memory."): v for n, v in state.items() if n.startswith("memory.")}
-    memory.load_state(stored, device)
+    @abstractmethod
+    def _tensors(self) -> dict[str, Tensor]:
+        """The tensors that learning changes in place, and the state of the generator as "views"."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Copies of all state on the CPU: networks, optimiser, memory and random generators."""
+        stored = {f"memory.{name}": value for name, value in self.memory.state().items()}
+        return copies_on_cpu({**self._tensors(), **stored})
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from a saved state of the same network and options."""
+        tensors = self._tensors()
+        load_tensors(tensors, state, ["memory.counts", "memory.generator"])
+        self.generator.set_state(tensors["views"])
+        stored = {n.removeprefix("memory."): v for n, v in state.items() if n.startswith("memory.")}
+        self.memory.load_state(stored, self.device)

@@ -14,8 +14,8 @@ from torch.func import functional_call
 
 from ttdg.adaptation import losses
 from ttdg.adaptation.adapter import GradientAdapter, Images, Logits, Progress
-from ttdg.adaptation.site_learning import saved_state
 from ttdg.adaptation.site_learning.image_memory import ImageMemory
+from ttdg.adaptation.site_learning.saved_state import SavesState, adam_tensors
 from ttdg.adaptation.source_free.structures import structures
 from ttdg.adaptation.source_free.training_mode import Statistics, active_dropout, dropout_layers, use_mode
 from ttdg.networks import batchnorm
@@ -27,7 +27,7 @@ CHUNK = 8  # images of a pass over the memory without gradients; they share batc
 DRIFT = 2.0  # factor of a structure's mean area beyond which learning raises an alarm
 
 
-class SiteTrainer(GradientAdapter):
+class SiteTrainer(GradientAdapter, SavesState):
     """Trains all weights on images of a memory, in both streams.
 
     `online` stores every batch and takes `steps` steps on random draws. `folder` (`learn`) stores the whole site and
@@ -221,14 +221,6 @@ class SiteTrainer(GradientAdapter):
         self.memory = ImageMemory(self.capacity, self.seed)
         self.generator.manual_seed(self.seed)
 
-    def state(self) -> dict[str, Tensor]:
-        """Copies of all state on the CPU: weights, optimiser, memory and random generators."""
-        return saved_state.learner_state(self._tensors(), self.memory)
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from a saved state of the same network and options."""
-        saved_state.load_learner_state(self._tensors(), state, self.generator, self.memory, self.device)
-
     def _tensors(self) -> dict[str, Tensor]:
         """The tensors that learning changes in place, and the state of the generator of views."""
         found, seen = {}, set[int]()
@@ -238,5 +230,5 @@ class SiteTrainer(GradientAdapter):
                     seen.add(value.data_ptr())
                     found[f"{part}.{name}"] = value
         names = [str(number) for number in range(len(self.parameters))]
-        found |= saved_state.adam_tensors(self.optimiser, names, self.parameters)
+        found |= adam_tensors(self.optimiser, names, self.parameters)
         return found | {"views": self.generator.get_state()}
