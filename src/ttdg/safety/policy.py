@@ -23,7 +23,7 @@ class GatePolicy:
 
     least_gain: float = 0.0  # expected gain in Dice over the source, plus `caution` standard deviations
     least_source: float = (
-        0.6  # expected Dice of the source below which any answer is accepted: little can be lost
+        0.6  # expected Dice of the source below which any answer is accepted; for older judges
     )
     caution: float = 0.0  # standard deviations over the judge's members
     least_agreement: float = 0.5  # Dice with the source's answer, where the model has no judge
