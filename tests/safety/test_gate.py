@@ -43,6 +43,12 @@ def test_the_sources_own_answer_is_accepted_whatever_is_expected():
     assert failed_tests(disc, disc, REGIONS, GatePolicy(), expected(0.9, 0.5)) == [""]
 
 
+def test_an_answer_close_to_the_sources_is_accepted_although_a_loss_is_expected():
+    discs = logits_of(a_disc(8)), logits_of(a_disc(7))
+    assert failed_tests(*discs, REGIONS, GatePolicy(close=0.8), expected(0.9, 0.5)) == [""]
+    assert failed_tests(*discs, REGIONS, GatePolicy(close=0.99), expected(0.9, 0.5)) != [""]
+
+
 def test_without_a_judge_an_answer_far_from_the_sources_is_rejected():
     source, near, other = (logits_of(a_disc(r)) for r in (10, 9, 3))
     assert failed_tests(source, near, REGIONS, GatePolicy()) == [""]

@@ -20,7 +20,8 @@ class GateTests:
     """The tests of the gate with the models that they need. Nothing in them adapts.
 
     A judge that was fitted before the gate had a regressor of its own lends it that of a learned site. It expects too
-    little of batch statistics where the source fails, so that only there `least_source` of the policy applies.
+    little of batch statistics where the source fails, so only there `least_source` of the policy applies. The bound
+    `close` applies only with the regressor of the gate.
 
     Args:
         model: The source model with its parts.
@@ -38,8 +39,8 @@ class GateTests:
             network = copy.deepcopy(model.network)
             self.reader = SourceReader(network, parts["prior"], parts["judge"], "all", False)
             kind = GATE if GATE in parts["judge"].settings["site_signals"] else "all"
-            if kind == GATE:
-                self.policy = replace(policy, least_source=0.0)
+            unused = {"least_source": 0.0} if kind == GATE else {"close": 1.0}
+            self.policy = replace(policy, **unused)
             self.judge = SiteJudge(parts["judge"], kind, next(network.parameters()).device)
 
     def __call__(self, images: Images, answer: Logits) -> tuple[Logits, list[str], Prediction | None]:
