@@ -132,7 +132,9 @@ def with_a_judge_of_the_gate(model, gain):
 
 @pytest.mark.parametrize(("gain", "rejected"), [(0.1, 0), (-0.1, 8)])
 def test_the_gate_asks_its_own_regressor_where_the_judge_has_one(demo, site_images, gain, rejected):
-    adapter = gated(with_a_judge_of_the_gate(demo, gain), "norm", GatePolicy(largest_growth=1000.0))
+    adapter = gated(
+        with_a_judge_of_the_gate(demo, gain), "norm", GatePolicy(close=1.0, largest_growth=1000.0)
+    )
     adapter(site_images["north"])
     assert adapter.counts["rejected"] == rejected
     assert adapter.tests.judge.names == demo.parts["judge"].settings["site_signals"]["all"]
@@ -140,7 +142,9 @@ def test_the_gate_asks_its_own_regressor_where_the_judge_has_one(demo, site_imag
 
 def test_a_poor_source_excuses_a_losing_answer_only_with_an_older_judge(demo, site_images):
     def rejected(model, least_source):
-        adapter = gated(model, "norm", GatePolicy(least_source=least_source, largest_growth=1000.0))
+        adapter = gated(
+            model, "norm", GatePolicy(least_source=least_source, close=1.0, largest_growth=1000.0)
+        )
         adapter(site_images["north"])
         return adapter.counts["rejected"]
 
