@@ -4,7 +4,8 @@
     python benchmarks/safety.py gate              # images that lose more than 5 Dice, with and without the gate
     python benchmarks/safety.py gate --methods norm,tent --images 32
 
-`--data` names a folder for the drawn images; it is filled once and used again.
+`--data` names a folder for the drawn images; it is filled once and used again. `--model` names a copy of the demo model
+with other parts, for example a judge that was fitted again. `--policy` names a yaml file with bounds of the gate.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from ttdg.data.synthetic import write_benchmark
 from ttdg.metrics import dice, region_masks, region_probabilities
 from ttdg.newsite.auto import LEAST_IMAGES
 from ttdg.safety import Fingerprint, SourceShadow, measure_drift
-from ttdg.safety.policy import GatePolicy
+from ttdg.safety.policy import GatePolicy, read_policy
 
 HARM = 0.05  # loss of Dice that counts as harm
 UNSEEN = 7  # seed of the images; the demo model was trained on those of seed 0
@@ -78,7 +79,9 @@ def measure_drifts(model: Model, data: Path, images: int) -> None:
     print(f"AUROC {auroc(home, away):.3f} over {len(home)} home and {len(away)} away batches of {BATCH}")
 
 
-def measure_gate(model: Model, data: Path, images: int, methods: list[str], only: str) -> None:
+def measure_gate(
+    model: Model, data: Path, images: int, methods: list[str], only: str, policy: GatePolicy
+) -> None:
     benchmark = model.card.benchmark
     losses: dict[tuple[str, bool], list[Tensor]] = {}
     seconds: dict[tuple[str, bool], float] = {}
@@ -98,7 +101,7 @@ def measure_gate(model: Model, data: Path, images: int, methods: list[str], only
                 adapter = build_adapter(model, method, QUICK.get(method, {}))
                 learns = isinstance(adapter, SiteLearner)
                 if gated:
-                    adapter = gate(adapter, model, benchmark.regions, GatePolicy(), METHODS[method].memory)
+                    adapter = gate(adapter, model, benchmark.regions, policy, METHODS[method].memory)
                 start = time.perf_counter()
                 if learns:
                     adapter.learn(x.split(8))
@@ -131,12 +134,17 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=48)
     parser.add_argument("--only", default="", help="names of hospitals, separated by commas; default: all")
     parser.add_argument("--methods", default="self-training,norm,tent,cotta")
+    parser.add_argument("--model", default="demo", help="the demo model, or a copy of it with other parts")
+    parser.add_argument("--policy", type=Path, help="bounds of the gate; default: those of the package")
     arguments = parser.parse_args()
-    model = load("demo")
+    model = load(arguments.model)
+    policy = read_policy(arguments.policy) if arguments.policy else GatePolicy()
     if arguments.what == "drift":
         measure_drifts(model, arguments.data, arguments.images)
     else:
-        measure_gate(model, arguments.data, arguments.images, arguments.methods.split(","), arguments.only)
+        measure_gate(
+            model, arguments.data, arguments.images, arguments.methods.split(","), arguments.only, policy
+        )
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def save_targets(job: Scoring, training: Training, folder: RunFolder, out: Path)
         learner.reset()
         learner.learn(batch.images for batch in (target.learning or target.batches)())
         batches = ((batch.images, batch.masks.long()) for batch in target.batches())
-        evidence = site_evidence(learner, batches, opened.benchmark)
+        evidence = site_evidence(learner.evidence, batches, opened.benchmark)
         save(paths[target.name], [evidence], [case for _, case in target.images])
     return f"{name} to {', '.join(paths)}"
 
@@ -69,7 +69,7 @@ def save_hospitals(job: Scoring, training: Training, folder: RunFolder, out: Pat
             batches = normalise(images, benchmark.normalisation).split(BATCH)
             learner.reset()
             learner.learn_always(batches)
-            yield site_evidence(learner, zip(batches, labels.split(BATCH), strict=True), benchmark)
+            yield site_evidence(learner.evidence, zip(batches, labels.split(BATCH), strict=True), benchmark)
 
     save(path, list(evidence()), ())
     return path.name

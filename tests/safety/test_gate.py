@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -39,6 +41,12 @@ def test_an_answer_is_rejected_if_it_is_expected_to_lose_where_the_source_is_exp
 def test_the_sources_own_answer_is_accepted_whatever_is_expected():
     disc = logits_of(a_disc(8))
     assert failed_tests(disc, disc, REGIONS, GatePolicy(), expected(0.9, 0.5)) == [""]
+
+
+def test_an_answer_close_to_the_sources_is_accepted_although_a_loss_is_expected():
+    discs = logits_of(a_disc(8)), logits_of(a_disc(7))
+    assert failed_tests(*discs, REGIONS, GatePolicy(close=0.8), expected(0.9, 0.5)) == [""]
+    assert failed_tests(*discs, REGIONS, GatePolicy(close=0.99), expected(0.9, 0.5)) != [""]
 
 
 def test_without_a_judge_an_answer_far_from_the_sources_is_rejected():
@@ -103,6 +111,52 @@ def test_the_gate_keeps_harmful_answers_of_norm_at_home(demo, site_images):
         assert torch.equal(kept[row], source[row] if reason else answer[row])
     assert adapter.counts["rejected"] > 0
     assert len(adapter.assessment().dice) == len(images)
+
+
+def with_a_judge_of_the_gate(model, gain):
+    """The model with a regressor of the gate that expects the same gain of every answer over a source of 0.8."""
+    part = model.parts["judge"]
+    names = part.settings["site_signals"]["all"]
+    tensors = {
+        n.replace(".all.", ".gate."): x.clone() for n, x in part.tensors.items() if n.startswith("site.all.")
+    }
+    tensors["site.gate.weights"].zero_()
+    tensors["site.gate.usual"].fill_(0.8)
+    tensors["site.gate.mean"].zero_()
+    tensors["site.gate.deviation"].fill_(1.0)
+    tensors["site.gate.weights"][:, len(names) + 1] = gain  # the code of the second candidate, the answer
+    settings = {**part.settings, "site_signals": {**part.settings["site_signals"], "gate": names}}
+    judge = replace(part, tensors={**part.tensors, **tensors}, settings=settings)
+    return replace(model, parts={**model.parts, "judge": judge})
+
+
+@pytest.mark.parametrize(("gain", "rejected"), [(0.1, 0), (-0.1, 8)])
+def test_the_gate_asks_its_own_regressor_where_the_judge_has_one(demo, site_images, gain, rejected):
+    adapter = gated(
+        with_a_judge_of_the_gate(demo, gain), "norm", GatePolicy(close=1.0, largest_growth=1000.0)
+    )
+    adapter(site_images["north"])
+    assert adapter.counts["rejected"] == rejected
+    assert adapter.tests.judge.names == demo.parts["judge"].settings["site_signals"]["all"]
+
+
+def test_a_poor_source_excuses_a_losing_answer_only_with_an_older_judge(demo, site_images):
+    def rejected(model, least_source):
+        adapter = gated(
+            model, "norm", GatePolicy(least_source=least_source, close=1.0, largest_growth=1000.0)
+        )
+        adapter(site_images["north"])
+        return adapter.counts["rejected"]
+
+    assert rejected(demo, 1.0) < rejected(demo, 0.0)
+    newer = with_a_judge_of_the_gate(demo, -0.1)
+    assert rejected(newer, 1.0) == rejected(newer, 0.0) == 8
+
+
+def test_a_judge_without_a_regressor_of_the_gate_lends_it_that_of_a_learned_site(demo):
+    assert "gate" not in demo.parts["judge"].settings["site_signals"]
+    lent = gated(demo, "norm").tests.judge.regressor
+    assert torch.equal(lent.weights, demo.parts["judge"].tensors["site.all.weights"])
 
 
 def test_reset_brings_the_source_back(demo, site_images):

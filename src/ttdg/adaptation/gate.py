@@ -1,8 +1,8 @@
 """A gate around any method: each answer and each update is accepted, or rolled back by label-free tests.
 
 A shadow of the source model answers every batch too. An answer that fails a test of `ttdg.safety.gate` is replaced by
-that of the source. With the part "judge", the regressor of a learned site expects the gain of each answer over the
-source; without it, answers that differ much from the source's are not accepted. An update of the method is undone if it
+that of the source. With the part "judge", a regressor expects the gain of each answer over the source; without it,
+answers that differ much from the source's are not accepted. An update of the method is undone if it
 changes the weights too much, or if too many answers after it were rejected; the method then continues from its last
 accepted state. With the part "fingerprint", images that are not of the source's kind get the source's answer.
 """

@@ -2,13 +2,13 @@
 
 import copy
 from collections.abc import Mapping
-
-import torch
+from dataclasses import replace
 
 from ttdg.adaptation.adapter import Images, Logits
 from ttdg.adaptation.build import Trained
 from ttdg.adaptation.judge.regressor import Prediction
-from ttdg.adaptation.universe.site_judge import ADAPTED, UNADAPTED, SiteJudge, site_signals, stack_candidates
+from ttdg.adaptation.universe.gate_pairs import pair_signals
+from ttdg.adaptation.universe.site_judge import ADAPTED, GATE, UNADAPTED, SiteJudge
 from ttdg.adaptation.universe.source_reading import SourceReader
 from ttdg.safety import Fingerprint, SourceShadow
 from ttdg.safety.gate import failed_tests
@@ -18,6 +18,10 @@ from ttdg.types import Part, Regions
 
 class GateTests:
     """The tests of the gate with the models that they need. Nothing in them adapts.
+
+    A judge that was fitted before the gate had a regressor of its own lends it that of a learned site. It expects too
+    little of batch statistics where the source fails, so only there `least_source` of the policy applies. The bound
+    `close` applies only with the regressor of the gate.
 
     Args:
         model: The source model with its parts.
@@ -34,7 +38,10 @@ class GateTests:
         if can_expect_gains(parts):
             network = copy.deepcopy(model.network)
             self.reader = SourceReader(network, parts["prior"], parts["judge"], "all", False)
-            self.judge = SiteJudge(parts["judge"], "all", next(network.parameters()).device)
+            kind = GATE if GATE in parts["judge"].settings["site_signals"] else "all"
+            unused = {"least_source": 0.0} if kind == GATE else {"close": 1.0}
+            self.policy = replace(policy, **unused)
+            self.judge = SiteJudge(parts["judge"], kind, next(network.parameters()).device)
 
     def __call__(self, images: Images, answer: Logits) -> tuple[Logits, list[str], Prediction | None]:
         """Return the source's logits, for each image why the answer fails, and the expected Dice of the candidates."""
@@ -42,21 +49,11 @@ class GateTests:
         foreign = None
         if self.fingerprint is not None:
             foreign = self.fingerprint.is_foreign(description)
-        expected = self._expected(images, source, answer) if self.judge is not None else None
-        members = None
-        if expected is not None:
+        expected = members = None
+        if self.judge is not None:
+            expected = self.judge.predict(pair_signals(self.reader, images, source, answer)[1])
             members = expected.members[..., UNADAPTED], expected.members[..., ADAPTED]
         return source, failed_tests(source, answer, self.regions, self.policy, members, foreign), expected
-
-    @torch.no_grad()
-    def _expected(self, images: Images, source: Logits, answer: Logits) -> Prediction:
-        assert self.judge is not None
-        P = stack_candidates(source.softmax(1), answer.nan_to_num().softmax(1))
-        judge = self.reader.judge
-        signals = site_signals(
-            self.reader.prior, judge.locations, judge.regions, images, self.reader.features(images), P
-        )
-        return self.judge.predict(signals)
 
 
 def can_expect_gains(parts: Mapping[str, Part]) -> bool:

@@ -45,8 +45,8 @@ def failed_tests(
         low = (gains.mean(0) + policy.caution * spread).nan_to_num(-1.0)
         losing, disagreeing = low < policy.least_gain, never
         losing = losing & ~(expected[0].mean(0) < policy.least_source)
-        if policy.least_gain <= 0:  # an answer that equals the source's loses nothing
-            losing = losing & (overlap < 1)
+        if policy.least_gain <= 0:  # an answer close to the source's loses little
+            losing = losing & (overlap < policy.close)
     tests = {
         "not finite": ~answer.isfinite().flatten(1).all(1),
         "not this kind of image": never if foreign is None else foreign.to(never.device),

@@ -17,7 +17,7 @@ from ttdg.adaptation.universe.fit import (
     fit_judges,
     simulated_hospitals,
 )
-from ttdg.adaptation.universe.site_judge import SITE_EVIDENCE
+from ttdg.adaptation.universe.site_judge import GATE, SITE_EVIDENCE
 from ttdg.checkpoints.parts import load_parts, save_part
 from ttdg.data import Arrays, Benchmark, Exact
 from ttdg.errors import UserError
@@ -60,9 +60,9 @@ def parts(source, part):
     return replace(source, parts={**source.parts, "judge": part})
 
 
-def test_there_is_a_regressor_for_every_kind_of_evidence(fitted):
+def test_there_is_a_regressor_for_every_kind_of_evidence_and_for_the_gate(fitted):
     part = fitted[0]
-    for kind in SITE_EVIDENCE:
+    for kind in (*SITE_EVIDENCE, GATE):
         names = part.settings["site_signals"][kind]
         assert len(part.tensors[f"site.{kind}.mean"]) == len(names) + 3  # and a code of three candidates
         assert all(x.isfinite().all() for n, x in part.tensors.items() if n.startswith(f"site.{kind}."))

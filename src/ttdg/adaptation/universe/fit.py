@@ -1,4 +1,4 @@
-"""Fitting the judge of a learned site: the learner runs at simulated hospitals, where the true Dice is known."""
+"""Fitting the judge of a learned site and that of the gate at simulated hospitals, where the true Dice is known."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,8 +16,9 @@ from ttdg.adaptation.judge.regressor import Regressor, feature_matrix, fit_regre
 from ttdg.adaptation.site_learning.home import HomeStatistics, describe
 from ttdg.adaptation.site_learning.image_memory import ImageMemory
 from ttdg.adaptation.universe.anatomy import anatomy_of, carries_labels
+from ttdg.adaptation.universe.gate_pairs import answer_pairs
 from ttdg.adaptation.universe.learner import UniverseLearner
-from ttdg.adaptation.universe.site_judge import SITE_EVIDENCE, signal_names
+from ttdg.adaptation.universe.site_judge import GATE, SITE_EVIDENCE, signal_names
 from ttdg.data import Arrays, Benchmark, normalise
 from ttdg.data.shifts import simulate
 from ttdg.metrics import dice, region_masks, region_probabilities
@@ -30,11 +31,21 @@ BATCH = 4  # images that share BatchNorm statistics in the judge's readings
 DESCRIBED = 128  # images of each source site from which its statistics are measured
 
 
+# Returns the probabilities of the candidates of a batch of images, and their signals.
+Candidates = Callable[[Tensor], tuple[Float[Tensor, "k b l h w"], dict[str, Float[Tensor, "k b"]]]]
+
+
 class SiteEvidence(NamedTuple):
-    """What is known of the candidates of a learned site whose labels are known."""
+    """What is known of the candidates of a site whose labels are known."""
 
     signals: dict[str, Float[Tensor, "k n"]]
     dice: Float[Tensor, "n k r"]
+
+    @classmethod
+    def joined(cls, parts: Sequence["SiteEvidence"]) -> "SiteEvidence":
+        """Evidence of all images of several parts."""
+        signals = {name: torch.cat([part.signals[name] for part in parts], 1) for name in parts[0].signals}
+        return cls(signals, torch.cat([part.dice for part in parts]))
 
 
 def fit_judges(
@@ -57,7 +68,7 @@ def fit_judges(
     progress: Callable[[int], None] = lambda done: None,
     keep: Keep = keep_nothing,
 ) -> Part:
-    """Fit the part "judge": the judge of readings, then the judge of a learned site.
+    """Fit the part "judge": the judge of readings, then the judges of a learned site and of the gate.
 
     Args:
         network: the source network, which is not changed.
@@ -103,18 +114,22 @@ def fit_judges(
         capacity=HOSPITAL, momentum=0.99, sharpness=2.0, keep_areas=True, dice=True, head="softmax",
         seed=seed,
     )  # fmt: skip
-    evidence, done = list[SiteEvidence](), count_rounds(held_out, draws)
+    pairs = answer_pairs(network, learner)
+    learned, gated, done = list[SiteEvidence](), list[SiteEvidence](), count_rounds(held_out, draws)
 
-    def learn_hospital(images: Tensor, labels: Tensor) -> list[Any]:
+    def learn_hospital(images: Tensor, labels: Tensor) -> list[list[Any]]:
         batches = normalise(images, benchmark.normalisation).split(BATCH)
         learner.reset()
         learner.learn_always(batches)
-        return [*site_evidence(learner, zip(batches, labels.split(BATCH), strict=True), benchmark)]
+        labelled = list(zip(batches, labels.split(BATCH), strict=True))
+        return [[*site_evidence(of, labelled, benchmark)] for of in (learner.evidence, *pairs)]
 
     for number, hospital in enumerate(simulated_hospitals(held_out, hospitals, seed, device), 1):
-        evidence.append(SiteEvidence(*keep(f"learned-{number}", partial(learn_hospital, *hospital))))
+        first, *others = keep(f"hospital-{number}", partial(learn_hospital, *hospital))
+        learned.append(SiteEvidence(*first))
+        gated.append(SiteEvidence.joined([SiteEvidence(*other) for other in others]))
         progress(done + number)
-    return with_site_judge(judge, evidence, seed)
+    return with_site_judge(judge, learned, gated, seed)
 
 
 def count_fit_rounds(held_out: Mapping[str, Arrays], draws: int | None = None, hospitals: int = 8) -> int:
@@ -147,28 +162,25 @@ def simulated_hospitals(
 
 @torch.no_grad()
 def site_evidence(
-    learner: UniverseLearner, batches: Iterable[tuple[Tensor, Tensor]], benchmark: Benchmark
+    candidates: Candidates, batches: Iterable[tuple[Tensor, Tensor]], benchmark: Benchmark
 ) -> SiteEvidence:
     """Signals and Dice of the candidates of normalised images, given with their labels; the site is learned already."""
-    signals: list[dict[str, Tensor]] = []
-    scores: list[Tensor] = []
+    found: list[SiteEvidence] = []
     for images, labels in batches:
-        P, of_batch = learner.evidence(images)
-        signals.append(of_batch)
+        P, signals = candidates(images)
         truth, logits = region_masks(labels, benchmark.regions), P.clamp(min=1e-7).log()
-        scores.append(
-            torch.stack([dice(region_probabilities(p, benchmark.regions), truth) for p in logits], 1)
-        )
-    return SiteEvidence(
-        {name: torch.cat([s[name] for s in signals], 1) for name in signals[0]}, torch.cat(scores)
-    )
+        scores = [dice(region_probabilities(p, benchmark.regions), truth) for p in logits]
+        found.append(SiteEvidence(signals, torch.stack(scores, 1)))
+    return SiteEvidence.joined(found)
 
 
-def with_site_judge(judge: Part, evidence: Sequence[SiteEvidence], seed: int) -> Part:
-    """Add the judge of a learned site to the part: one regressor for each kind of evidence."""
+def with_site_judge(
+    judge: Part, learned: Sequence[SiteEvidence], gated: Sequence[SiteEvidence], seed: int
+) -> Part:
+    """Add regressors to the part: those of a learned site, one for each kind of evidence, and that of the gate."""
     tensors: dict[str, Any] = dict(judge.tensors)
     used: dict[str, list[str]] = {}
-    for kind in SITE_EVIDENCE:
+    for kind, evidence in (dict.fromkeys(SITE_EVIDENCE, learned) | {GATE: gated}).items():
         used[kind] = signal_names(list(evidence[0].signals), kind)
         regressor = fit_site_regressor(evidence, used[kind], seed)
         tensors |= {f"site.{kind}.{name}": value.cpu() for name, value in regressor.tensors().items()}

@@ -25,6 +25,7 @@ from ttdg.types import Part, Regions
 CANDIDATES = ("not adapted", "adapted", "mean of adapted and not adapted")
 UNADAPTED, ADAPTED, MEAN = range(3)
 SITE_EVIDENCE = ("all", "no-universe")  # kinds of evidence for which regressors are fitted
+GATE = "gate"  # the regressor of the gate, fitted to the source's answers and those of other methods, on all signals
 
 Probabilities = Float[Tensor, "b l h w"]
 
@@ -55,7 +56,7 @@ def site_signals(
 
 def signal_names(signals: Sequence[str], evidence: str) -> list[str]:
     """The signals that a kind of evidence may use."""
-    return [name for name in signals if evidence == "all" or not name.startswith("universe")]
+    return [name for name in signals if evidence != "no-universe" or not name.startswith("universe")]
 
 
 class SiteJudge:

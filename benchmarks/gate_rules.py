@@ -1,0 +1,112 @@
+"""Compare rules of the gate at simulated hospitals of held-out source images; no target site is read.
+
+    python benchmarks/gate_rules.py MODEL --data DATA [--judge FOLDER] [--hospitals 12] [--methods norm,tent]
+
+Each method answers every hospital online, in batches of 4, without a gate. The answers are then judged by the regressor
+of a learned site and by that of the gate, under several bounds. `site` is a test that the gate does not have: while the
+mean expected gain over all images so far, at least 16, is below this bound, all answers are the source's. Printed for
+each rule: gain in Dice over the source and the share of images that lose more than 5 Dice, without and with the rule.
+An answer that is rolled back undoes no update here. The hospitals differ from those at which the judge was fitted.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ttdg.adaptation import build_adapter, seed_all
+from ttdg.adaptation.gate_tests import GateTests
+from ttdg.adaptation.universe.fit import BATCH, simulated_hospitals
+from ttdg.adaptation.universe.gate_pairs import pair_signals
+from ttdg.adaptation.universe.site_judge import ADAPTED, GATE, UNADAPTED, SiteJudge
+from ttdg.checkpoints import Model, load, load_parts
+from ttdg.data import find_sites, load_sources, normalise
+from ttdg.metrics import dice, region_masks, region_probabilities
+from ttdg.safety.gate import failed_tests
+from ttdg.safety.policy import GatePolicy
+
+HARM = 0.05  # loss of Dice that counts as harm
+SEED = 1  # of the hospitals; judges are fitted with 0
+ENOUGH = 16  # images from which the expected gain of a site is measured
+OPTIONS = {"self-training": {"lr": 5e-4, "draw": 8}}  # as in experiments/gate-cpu.yaml
+RULES: Sequence[tuple[str, float, float, float | None]] = [  # regressor, least_source, close, site
+    ("all", 0.6, 1.0, None), ("all", 0.0, 1.0, None), (GATE, 0.6, 0.95, None), (GATE, 0.3, 0.95, None),
+    (GATE, 0.0, 1.0, None), (GATE, 0.0, 0.95, None), (GATE, 0.0, 0.9, None), (GATE, 0.0, 0.95, -0.02),
+    (GATE, 0.0, 0.95, 0.0),
+]  # fmt: skip
+
+
+class Answers(NamedTuple):
+    """Answers of a method at one hospital: true gains, and for each rule whether each is rolled back."""
+
+    gains: Tensor
+    rejected: list[Tensor]
+
+
+def measure(model: Model, images: Tensor, labels: Tensor, method: str) -> Answers:
+    regions = model.card.benchmark.regions
+    tests = GateTests(model, regions, GatePolicy())
+    judges = {kind: SiteJudge(model.parts["judge"], kind, images.device) for kind in ("all", GATE)}
+    adapter = build_adapter(model, method, OPTIONS.get(method, {}))
+    gains: list[Tensor] = []
+    rejected: list[list[Tensor]] = [[] for _ in RULES]
+    expected: dict[str, list[Tensor]] = {kind: [] for kind in judges}
+    for x, y in zip(images.split(BATCH), labels.split(BATCH), strict=True):
+        answer, source = adapter(x).detach(), tests.shadow(x)[0]
+        signals, truth = pair_signals(tests.reader, x, source, answer)[1], region_masks(y, regions)
+        after, before = (dice(region_probabilities(z, regions), truth).mean(1) for z in (answer, source))
+        gains.append(after - before)
+        pairs = {}
+        for kind, judge in judges.items():
+            members = judge.predict(signals).members
+            pairs[kind] = members[..., UNADAPTED], members[..., ADAPTED]
+            expected[kind].append((pairs[kind][1] - pairs[kind][0]).mean(0))
+        for (kind, least_source, close, site), found in zip(RULES, rejected, strict=True):
+            policy = GatePolicy(least_source=least_source, close=close)
+            bad = torch.tensor([bool(r) for r in failed_tests(source, answer, regions, policy, pairs[kind])])
+            seen = torch.cat(expected[kind])
+            losing = site is not None and len(seen) >= ENOUGH and float(seen.mean()) < site
+            found.append(torch.ones_like(bad) if losing else bad)
+    return Answers(torch.cat(gains), [torch.cat(found) for found in rejected])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--judge", type=Path, help="folder with the part, such as one of RUN/parts")
+    parser.add_argument("--hospitals", type=int, default=12)
+    parser.add_argument("--methods", default="norm,tent,cotta,alpha-bn,self-training")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    model = load(arguments.model)
+    if arguments.judge:
+        parts = load_parts(arguments.judge, model.card.sha256)
+        model = replace(model, parts={**model.parts, **parts})
+    benchmark, methods = model.card.benchmark, arguments.methods.split(",")
+    held_out = load_sources(find_sites(arguments.data, list(model.card.sources)), benchmark).held_out
+    found: dict[str, list[Answers]] = {method: [] for method in methods}
+    for x, labels in simulated_hospitals(held_out, arguments.hospitals, SEED, torch.device("cpu")):
+        for method in methods:
+            seed_all(0)
+            found[method].append(measure(model, normalise(x, benchmark.normalisation), labels, method))
+    print("regressor | least_source | close | site | " + " | ".join(methods))
+    for number, (kind, least_source, close, site) in enumerate(RULES):
+        cells = []
+        for method in methods:
+            gain = torch.cat([answers.gains for answers in found[method]])
+            kept = gain.where(~torch.cat([answers.rejected[number] for answers in found[method]]), 0.0)
+            shown = [
+                f"{100 * g.mean():+.1f}, {100 * (g < -HARM).double().mean():.1f} %" for g in (gain, kept)
+            ]
+            cells.append(" -> ".join(shown))
+        print(f"{kind} | {least_source} | {close} | {site} | " + " | ".join(cells))
+    print(f"{sum(len(answers.gains) for answers in found[methods[0]])} images")
+
+
+if __name__ == "__main__":
+    main()
