@@ -79,10 +79,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
     "ceiling": ceiling,
     "home": home,
 }
-ON_TRAINED_SITES = (
-    "ceiling",
-    "home",
-)  # protocols that test on sites of the training, so on held-out patients only
+ON_TRAINED_SITES = ("ceiling", "home")  # tested on sites of the training, so on held-out patients only
 
 
 def transfers(

@@ -101,3 +101,11 @@ def test_a_judge_without_a_known_anatomy_is_refused_in_words_unless_the_option_n
     with pytest.raises(UserError, match="fit the part 'judge' again"):
         with_anatomy(source, kind).adapt("universe", **quick)
     assert with_anatomy(source, kind).adapt("universe", anatomy="steady", **quick).carried == 0.5
+
+
+def test_a_site_of_thin_structures_resumes_from_its_saved_state(source, away, quick):
+    first, second = (with_anatomy(source, "thin").adapt("universe", **quick) for _ in range(2))
+    first.learn([away(0), away(1)])
+    second.load_state(first.state())
+    assert torch.equal(first.predict_frozen(away(2)), second.predict_frozen(away(2)))
+    assert second.remarks() == first.remarks() != ()

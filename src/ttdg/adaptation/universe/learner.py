@@ -63,6 +63,10 @@ class UniverseLearner(GuidedLearner, SelfAssessing, Remarking):
     def learn(self, site: Iterable[Images], progress: Progress = lambda done, total: None) -> None:
         """Learn a whole site, unless the verdict forbids it, and measure the expected gain for the fallback."""
         self.verdict.described.zero_()
+        if not self.verdict.learnable:  # nothing is stored, since nothing is learned
+            for images in site:
+                self.verdict.add_images(self.memory.to_unit(images.float())[0])
+            return
         super().learn(site, progress)
         if self.site_judge is not None and int(self.steps_taken[0]):
             self.verdict.gains.zero_()

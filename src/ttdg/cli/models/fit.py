@@ -183,7 +183,7 @@ def fit_judge_command(
 ANATOMIES = {
     "steady": "structures are of similar size in all images; `universe` carries labels from sure images to unsure ones",
     "varied": "structures vary in size from image to image; `universe` carries no labels between images",
-    "thin": "structures are thin; `universe` carries no labels between images and does not keep areas",
+    "thin": "structures are thin; `universe` does not learn them, and answers as `judge` does",
 }
 
 
