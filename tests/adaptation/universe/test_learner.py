@@ -49,7 +49,7 @@ def test_a_site_like_home_is_learned_when_it_is_asked_for_always(source, at_home
     assert adapter.steps_taken[0] == 4
 
 
-@pytest.mark.parametrize("choice", [True, False])
+@pytest.mark.parametrize("choice", ["agreement", "judge", "adapted"])
 def test_an_empty_folder_changes_nothing(source, choice, away, quick):
     adapter = source.adapt("universe", choice=choice, **quick)
     adapter.learn(iter(()))
@@ -71,10 +71,10 @@ def test_the_online_stream_keeps_the_judges_answer_until_enough_steps_were_taken
     assert not torch.allclose(both_ways(adapter.teacher, images), judged(source, images), atol=1e-3)
 
 
-def test_without_a_choice_the_adapted_network_answers_from_the_first_step(
+def test_the_choice_adapted_answers_from_the_first_step_and_expects_nothing(
     source, away, quick, weights, both_ways
 ):
-    adapter = source.adapt("universe", choice=False, **quick)
+    adapter = source.adapt("universe", choice="adapted", **quick)
     for step in range(2):
         answer = adapter(away(step))
         assert torch.allclose(answer, both_ways(adapter.teacher, away(step)), atol=1e-4)
@@ -83,7 +83,7 @@ def test_without_a_choice_the_adapted_network_answers_from_the_first_step(
 
 
 def test_with_scales_the_answer_is_the_mean_over_three_sizes_and_mirror_images(source, away, quick):
-    adapter = source.adapt("universe", choice=False, **{**quick, "scales": True})
+    adapter = source.adapt("universe", choice="adapted", **{**quick, "scales": True})
     images = away(0)
     answer = adapter(images)
     total = torch.zeros_like(answer)
@@ -126,10 +126,10 @@ def test_the_gain_that_is_expected_of_the_whole_site_decides_the_fallback(
 
 
 @pytest.mark.parametrize("best", range(3))
-def test_the_candidate_with_the_best_expected_dice_is_answered(
+def test_the_choice_judge_answers_the_candidate_with_the_best_expected_dice(
     source, best, away, quick, expecting, both_ways, judged
 ):
-    adapter = source.adapt("universe", **quick)
+    adapter = source.adapt("universe", choice="judge", **quick)
     adapter.learn([away(0)])
     adapter.site_judge.regressor = expecting(*(0.8 if i == best else 0.5 for i in range(3)))
     one, two = judged(source, away(9)), both_ways(adapter.teacher, away(9))

@@ -38,6 +38,11 @@ def carries_labels(anatomy: Anatomy) -> bool:
     return anatomy == "steady"
 
 
+def averages_answers(anatomy: Anatomy) -> bool:
+    """True if the adapted prediction is averaged with the unadapted one where both agree."""
+    return anatomy != "steady"
+
+
 def is_learnable(anatomy: Anatomy) -> bool:
     """True if a network may learn such structures from its own labels."""
     return anatomy != "thin"

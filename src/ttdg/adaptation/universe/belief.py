@@ -17,6 +17,12 @@ def belief(
     carried: Float[Tensor, "b l y x"], labels: Float[Tensor, "b l y x"], regions: Regions
 ) -> Float[Tensor, " b"]:
     """Weight in [0, 1] of the carried labels of each image; `labels` are the network's, on the same grid."""
-    carried_regions, own = (region_probabilities(x.clamp(min=1e-7).log(), regions) for x in (carried, labels))
-    agreement = dice(carried_regions, own >= 0.5).mean(1).float()
-    return ((agreement - NONE) / (FULL - NONE)).clamp(0, 1)
+    return ((mutual_dice(carried, labels, regions) - NONE) / (FULL - NONE)).clamp(0, 1)
+
+
+def mutual_dice(
+    one: Float[Tensor, "b l y x"], other: Float[Tensor, "b l y x"], regions: Regions
+) -> Float[Tensor, " b"]:
+    """Dice of two predictions of each image with each other, averaged over the regions."""
+    first, second = (region_probabilities(x.clamp(min=1e-7).log(), regions) for x in (one, other))
+    return dice(first, second >= 0.5).mean(1).float()

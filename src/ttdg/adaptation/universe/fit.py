@@ -109,7 +109,7 @@ def fit_judges(
     )
     learner = UniverseLearner(
         copy.deepcopy(network), prior.to_part(), judge, evidence="all", random_universe=False, first=0.25,
-        carried=0.5 if carries_labels(anatomy) else 0.0, weigh="expected", agreeing=False, places="equal", margin=0.0,
+        carried=0.5 if carries_labels(anatomy) else 0.0, weigh="expected", agreeing=False, places="equal",
         warm_up=0, site_judge=False, lr=learning_rate, steps=1, folder_steps=learning_steps, draw=learning_draw,
         capacity=HOSPITAL, momentum=0.99, sharpness=2.0, keep_areas=True, dice=True, head="softmax",
         seed=seed,

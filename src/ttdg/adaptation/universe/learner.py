@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from ttdg.adaptation import losses
 from ttdg.adaptation.adapter import Assessment, Images, Logits, Progress, Remarking, SelfAssessing
-from ttdg.adaptation.judge.method import EvidenceKind, choose
+from ttdg.adaptation.judge.method import EvidenceKind
+from ttdg.adaptation.universe.answer_rule import AnswerRule, agreeing, choose_candidates
 from ttdg.adaptation.universe.carrier_controls import CarrierName, make_carrier
 from ttdg.adaptation.universe.guided_learner import GuidedLearner
 from ttdg.adaptation.universe.site_judge import (
@@ -31,18 +32,20 @@ SAMPLED = 32  # batches of a site from which its expected gain is measured, at m
 
 
 class UniverseLearner(GuidedLearner, SelfAssessing, Remarking):
-    """Learns a site, unless it is like home or shows thin structures, and chooses between adapted and other answers.
+    """Learns a site, unless it is like home or shows thin structures, and answers by a rule.
 
-    `verdict` decides whether the site is learned. Without a `site_judge` every answer is the adapted network's.
+    `verdict` decides whether the site is learned, and whether learning it is expected to lose. `rule` chooses the
+    candidate of each image (`ttdg.adaptation.universe.answer_rule`). Without a `site_judge` nothing is expected of the
+    answers, and every answer is the adapted network's.
     """
 
     def __init__(
         self, network: nn.Module, prior: Part, judge: Part, *, evidence: EvidenceKind, random_universe: bool,
-        margin: float, warm_up: int, learnable: bool = True, site_judge: bool = True, carrier: CarrierName = "universe",
-        scales: bool = True, **learning: Any,
+        warm_up: int, learnable: bool = True, site_judge: bool = True, rule: AnswerRule = "adapted",
+        carrier: CarrierName = "universe", scales: bool = True, **learning: Any,
     ) -> None:  # fmt: skip
         reader = SourceReader(copy.deepcopy(network), prior, judge, evidence, random_universe)
-        self.prior, self.margin, self.warm_up = reader.prior, margin, warm_up
+        self.prior, self.rule, self.warm_up = reader.prior, rule, warm_up
         self.answer_views = VIEW_SETS["scales" if scales else "flips"]
         device = next(network.parameters()).device
         self.site_judge = SiteJudge(judge, evidence, device) if site_judge else None
@@ -106,7 +109,8 @@ class UniverseLearner(GuidedLearner, SelfAssessing, Remarking):
         if self.site_judge is not None:
             if counting:
                 self.verdict.add_gains(members)
-            chosen = choose(members, ADAPTED if self.verdict.gaining else UNADAPTED, self.margin)
+            same = agreeing(P, self.reader.judge.regions)
+            chosen = choose_candidates(self.rule, self.verdict.gaining, same, members)
             names = tuple(CANDIDATES[i] for i in chosen.tolist())
             expected, half = (x.gather(1, chosen[:, None])[:, 0] for x in (dice, half_width))
             self._last = Assessment(names, expected, half, dice[:, UNADAPTED])

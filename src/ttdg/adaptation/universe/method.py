@@ -16,9 +16,11 @@ labels of this teacher:
    `agreeing`, they do so only as far as these labels agree with the network's (`ttdg.adaptation.universe.belief`).
 5. Sharpening keeps the area of each structure in each image. Point 4 is left out where the sizes of structures vary.
 6. The adapted prediction is the mean over three sizes of the image and its mirror image.
-7. For each image, a second judge chooses between the judge's prediction, which is not adapted, the adapted one and
-   their mean (`ttdg.adaptation.universe.site_judge`). The fallback is the adapted prediction, or the judge's if the
-   whole site is expected to lose. In the first steps of the online stream, all answers are the judge's.
+7. The answer is the mean of the adapted prediction and the judge's where both show the same structures, and the
+   adapted prediction elsewhere; where structures are of steady size it is always the adapted one
+   (`ttdg.adaptation.universe.answer_rule`). A second judge expects the Dice of the answers
+   (`ttdg.adaptation.universe.site_judge`); if it expects the whole site to lose, all answers are the first judge's. So
+   are those in the first steps of the online stream.
 """
 
 from typing import Any, Literal, get_args
@@ -29,7 +31,8 @@ from ttdg.adaptation.adapter import Method
 from ttdg.adaptation.judge.method import EvidenceKind
 from ttdg.adaptation.options import SHARE, WEIGHT, Option, Range
 from ttdg.adaptation.site_learning.self_training import OPTIONS
-from ttdg.adaptation.universe.anatomy import Anatomy, carries_labels, is_learnable
+from ttdg.adaptation.universe.anatomy import Anatomy, averages_answers, carries_labels, is_learnable
+from ttdg.adaptation.universe.answer_rule import AnswerRule
 from ttdg.adaptation.universe.carrier_controls import CarrierName
 from ttdg.adaptation.universe.guided_learner import Places
 from ttdg.adaptation.universe.image_weights import ImageWeights
@@ -62,8 +65,7 @@ def universe(
     agreeing: bool = False,
     weigh: ImageWeights = "expected",
     places: Places = "equal",
-    margin: float = 0.0,
-    choice: bool = True,
+    choice: AnswerRule = "agreement",
     scales: bool = True,
     variant: LearnerVariant = "full",
     seed: int = 0,
@@ -88,11 +90,14 @@ def universe(
     }
     if not carries_labels(kind) or variant == "no-universe":
         carried = 0.0
+    site_judge = choice != "adapted"
+    if choice == "agreement" and not averages_answers(kind):
+        choice = "adapted"
     evidence: EvidenceKind = "all" if variant == "full" else "no-universe"
     return UniverseLearner(
         network, prior, part, evidence=evidence, random_universe=variant == "random-universe", first=first,
-        carried=carried, weigh=weigh, margin=margin, warm_up=fitted["steps"],
-        site_judge=choice, carrier=carrier, agreeing=agreeing, places=places,
+        carried=carried, weigh=weigh, warm_up=fitted["steps"],
+        site_judge=site_judge, rule=choice, carrier=carrier, agreeing=agreeing, places=places,
         steps=steps, capacity=capacity, momentum=momentum, sharpness=sharpness,
         keep_areas=keep_areas, dice=dice, learnable=is_learnable(kind),
         scales=scales, head="softmax", seed=seed, **learning,
@@ -151,10 +156,12 @@ METHOD = Method(
             "labels as a control, or all alike (equal)",
             "this project: equal; in the pilot the universe's weights gained 0.3 on fundus and lost 0.2 on polyps",
         ),
-        "margin": Option(
-            "smallest expected gain in Dice for which an image leaves the fallback", CHOSEN, Range(0.0)
+        "choice": Option(
+            "who answers: the mean of the adapted prediction and the judge's where both agree, unless structures are "
+            "steady in size (agreement); the prediction that the site's judge expects to be best (judge); or always "
+            "the adapted network, without expected Dice (adapted)",
+            "this project: ten polyp and five fundus transfers, with their scores in sight (docs/measurements.md)",
         ),
-        "choice": Option("let the judge choose between source and adapted predictions", CHOSEN),
         "scales": Option(
             "average the adapted prediction over three sizes of the image, and over its mirror image in any case",
             "this project: 16 polyp and 9 fundus transfers, the target always left out (docs/measurements.md)",
