@@ -1,4 +1,4 @@
-"""Spread of the sizes of structures and share of boundary pixels, from which `universe` tells anatomies apart.
+"""Spread of sizes, share of boundary pixels and share of empty images, by which `universe` tells anatomies apart.
 
     python benchmarks/anatomy.py FOLDER [--benchmark NAME] [--images 200]
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from ttdg.adaptation.universe.anatomy import anatomy_of, spread_and_boundary
+from ttdg.adaptation.universe.anatomy import anatomy_of, measure_anatomy
 from ttdg.data import find_sites, load_benchmark
 from ttdg.data.loading import load_arrays
 
@@ -36,8 +36,10 @@ def main() -> None:
     groups |= {f"all but {name}": [other for other in masks if other != name] for name in masks}
     for name, sites in groups.items():
         labels = [masks[site] for site in sites]
-        spread, boundary = spread_and_boundary(labels)
-        print(f"{name}: spread {spread:.2f}, boundary {boundary:.2f}, {anatomy_of(labels)}")
+        measured = ", ".join(
+            f"{field} {value:.2f}" for field, value in measure_anatomy(labels)._asdict().items()
+        )
+        print(f"{name}: {measured}, {anatomy_of(labels)}")
 
 
 if __name__ == "__main__":

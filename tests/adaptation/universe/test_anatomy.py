@@ -1,4 +1,4 @@
-"""Source labels say whether structures are steady, varied or thin, and the method acts on it."""
+"""Source labels say whether structures are steady, varied, sometimes absent or thin, and the method acts on it."""
 
 from dataclasses import replace
 
@@ -38,8 +38,14 @@ def test_structures_that_are_large_in_some_images_and_small_in_others_are_varied
     assert anatomy_of([squares([14, 40, 15, 38])]) == "varied"
 
 
-def test_structures_that_are_absent_from_every_third_image_are_varied():
-    assert anatomy_of([squares([30, 31, 0])]) == "varied"
+@pytest.mark.parametrize("sides", [[30, 31, 0], [14, 40, 0]])
+def test_structures_that_are_missing_from_every_third_image_are_sometimes_absent(sides):
+    assert anatomy_of([squares(sides)]) == "absent"
+
+
+def test_one_empty_image_of_thirty_changes_nothing():
+    assert anatomy_of([squares([30] * 29 + [0])]) == "steady"
+    assert anatomy_of([squares([14, 40] * 14 + [14, 0])]) == "varied"
 
 
 def test_sites_whose_structures_differ_in_size_are_varied_together():
@@ -71,9 +77,23 @@ def with_anatomy(source, kind):
     return replace(source, parts={**source.parts, "judge": part})
 
 
-@pytest.mark.parametrize(("kind", "carried"), [("steady", 0.5), ("varied", 0.0), ("thin", 0.0)])
+@pytest.mark.parametrize(
+    ("kind", "carried"), [("steady", 0.5), ("varied", 0.0), ("absent", 0.0), ("thin", 0.0)]
+)
 def test_labels_are_carried_where_structures_are_steady(source, quick, kind, carried):
     assert with_anatomy(source, kind).adapt("universe", **quick).carried == carried
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule"), [("steady", "adapted"), ("varied", "agreement"), ("absent", "judge")]
+)
+def test_the_anatomy_decides_who_answers_unless_the_option_names_a_rule(source, quick, kind, rule):
+    model = with_anatomy(source, kind)
+    learner = model.adapt("universe", **quick)
+    assert learner.rule == rule
+    assert learner.site_judge is not None
+    for named in ("agreement", "judge", "adapted"):
+        assert model.adapt("universe", choice=named, **quick).rule == named
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -49,7 +49,7 @@ def test_a_site_like_home_is_learned_when_it_is_asked_for_always(source, at_home
     assert adapter.steps_taken[0] == 4
 
 
-@pytest.mark.parametrize("choice", ["agreement", "judge", "adapted"])
+@pytest.mark.parametrize("choice", ["measured", "agreement", "judge", "adapted"])
 def test_an_empty_folder_changes_nothing(source, choice, away, quick):
     adapter = source.adapt("universe", choice=choice, **quick)
     adapter.learn(iter(()))

@@ -17,10 +17,10 @@ labels of this teacher:
 5. Sharpening keeps the area of each structure in each image. Point 4 is left out where the sizes of structures vary.
 6. The adapted prediction is the mean over three sizes of the image and its mirror image.
 7. The answer is the mean of the adapted prediction and the judge's where both show the same structures, and the
-   adapted prediction elsewhere; where structures are of steady size it is always the adapted one
-   (`ttdg.adaptation.universe.answer_rule`). A second judge expects the Dice of the answers
-   (`ttdg.adaptation.universe.site_judge`); if it expects the whole site to lose, all answers are the first judge's. So
-   are those in the first steps of the online stream.
+   adapted prediction elsewhere. Structures of steady size are always answered by the adapted prediction
+   (`ttdg.adaptation.universe.answer_rule`). A second judge, that of the site, expects the Dice of all three
+   (`ttdg.adaptation.universe.site_judge`). It chooses where images may show no structure. If it expects the whole site
+   to lose, the first judge answers. In the first steps of the online stream, all answers are the first judge's.
 """
 
 from typing import Any, Literal, get_args
@@ -31,8 +31,8 @@ from ttdg.adaptation.adapter import Method
 from ttdg.adaptation.judge.method import EvidenceKind
 from ttdg.adaptation.options import SHARE, WEIGHT, Option, Range
 from ttdg.adaptation.site_learning.self_training import OPTIONS
-from ttdg.adaptation.universe.anatomy import Anatomy, averages_answers, carries_labels, is_learnable
-from ttdg.adaptation.universe.answer_rule import AnswerRule
+from ttdg.adaptation.universe.anatomy import Anatomy, carries_labels, is_learnable
+from ttdg.adaptation.universe.answer_rule import RULES, AnswerRule
 from ttdg.adaptation.universe.carrier_controls import CarrierName
 from ttdg.adaptation.universe.guided_learner import Places
 from ttdg.adaptation.universe.image_weights import ImageWeights
@@ -65,7 +65,7 @@ def universe(
     agreeing: bool = False,
     weigh: ImageWeights = "expected",
     places: Places = "equal",
-    choice: AnswerRule = "agreement",
+    choice: Literal["measured", AnswerRule] = "measured",
     scales: bool = True,
     variant: LearnerVariant = "full",
     seed: int = 0,
@@ -90,14 +90,12 @@ def universe(
     }
     if not carries_labels(kind) or variant == "no-universe":
         carried = 0.0
-    site_judge = choice != "adapted"
-    if choice == "agreement" and not averages_answers(kind):
-        choice = "adapted"
     evidence: EvidenceKind = "all" if variant == "full" else "no-universe"
     return UniverseLearner(
         network, prior, part, evidence=evidence, random_universe=variant == "random-universe", first=first,
         carried=carried, weigh=weigh, warm_up=fitted["steps"],
-        site_judge=site_judge, rule=choice, carrier=carrier, agreeing=agreeing, places=places,
+        site_judge=choice != "adapted", rule=RULES[kind] if choice == "measured" else choice, carrier=carrier,
+        agreeing=agreeing, places=places,
         steps=steps, capacity=capacity, momentum=momentum, sharpness=sharpness,
         keep_areas=keep_areas, dice=dice, learnable=is_learnable(kind),
         scales=scales, head="softmax", seed=seed, **learning,
@@ -142,8 +140,8 @@ METHOD = Method(
             "this project: false until it is measured; the scores of the pilot suggest it (docs/measurements.md)",
         ),
         "anatomy": Option(
-            "kind of structures: as the source labels say (measured), or steady, varied (no carried labels) or thin "
-            "(not learned)",
+            "kind of structures: as the source labels say (measured), or steady, varied (no carried labels), absent "
+            "from some images (nor a mean of answers) or thin (not learned)",
             "this project: sites of four kinds of images, with their scores in sight (docs/measurements.md)",
         ),
         "weigh": Option(
@@ -157,9 +155,9 @@ METHOD = Method(
             "this project: equal; in the pilot the universe's weights gained 0.3 on fundus and lost 0.2 on polyps",
         ),
         "choice": Option(
-            "who answers: the mean of the adapted prediction and the judge's where both agree, unless structures are "
-            "steady in size (agreement); the prediction that the site's judge expects to be best (judge); or always "
-            "the adapted network, without expected Dice (adapted)",
+            "who answers: as the anatomy asks (measured), the mean of the adapted prediction and the judge's where "
+            "both agree (agreement), what the site's judge expects to be best (judge), or always the adapted network, "
+            "without expected Dice (adapted)",
             "this project: ten polyp and five fundus transfers, with their scores in sight (docs/measurements.md)",
         ),
         "scales": Option(

@@ -182,7 +182,10 @@ def fit_judge_command(
 
 ANATOMIES = {
     "steady": "structures are of similar size in all images; `universe` carries labels from sure images to unsure ones",
-    "varied": "structures vary in size from image to image; `universe` carries no labels between images",
+    "varied": "structures vary in size from image to image; `universe` carries no labels between images, and averages "
+    "its answers with the judge's where both agree",
+    "absent": "some images show no structure; `universe` carries no labels, and for each image a judge chooses between "
+    "the adapted and the unadapted answer",
     "thin": "structures are thin; `universe` does not learn them, and answers as `judge` does",
 }
 
