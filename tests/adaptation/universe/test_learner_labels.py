@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ttdg.adaptation.site_learning.soft_labels import sharpen
-from ttdg.adaptation.universe import guided_learner
+from ttdg.adaptation.universe import kept_readings
 
 
 def test_the_students_first_labels_are_the_judges(source, away, quick):
@@ -104,7 +104,7 @@ def test_features_of_a_folder_are_kept_while_it_is_learned_and_computed_again_be
 ):
     adapters, again = [source.adapt("universe", **quick) for _ in range(2)], []
     for kept, adapter in zip((512, 3), adapters, strict=True):
-        monkeypatch.setattr(guided_learner, "KEPT", kept)
+        monkeypatch.setattr(kept_readings, "KEPT", kept)
         features = adapter.reader.features
         monkeypatch.setattr(adapter.reader, "features", lambda x, f=features: again.append(len(x)) or f(x))
         adapter.carry_labels([away(0), away(1)])
@@ -117,4 +117,5 @@ def test_features_of_a_folder_are_kept_while_it_is_learned_and_computed_again_be
 
 def test_the_features_of_a_reading_are_those_of_the_source_network(source, away, quick):
     reader = source.adapt("universe", **quick).reader
-    torch.testing.assert_close(reader.read(away(0)).features, reader.features(away(0)), rtol=1e-4, atol=1e-5)
+    features = reader.read(away(0)).features
+    torch.testing.assert_close(features, reader.features(away(0)).half(), rtol=1e-3, atol=1e-4)

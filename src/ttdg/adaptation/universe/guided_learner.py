@@ -15,6 +15,7 @@ from ttdg.adaptation.site_learning.soft_labels import mirror_mean, place_weights
 from ttdg.adaptation.universe.belief import belief
 from ttdg.adaptation.universe.carriers import Carrier, CellBatch, CellLabels
 from ttdg.adaptation.universe.image_weights import ImageWeights, mirror_consistency, structure_confidence
+from ttdg.adaptation.universe.kept_readings import KeptReadings
 from ttdg.adaptation.universe.source_reading import Features, SourceReader, SourceReading
 from ttdg.adaptation.universe.stored_labels import StoredLabels, as_bytes, notes
 
@@ -22,7 +23,6 @@ Places = Literal["equal", "universe", "confidence"]  # how pixels are weighted
 
 CHUNK = 16  # images of a pass over the memory
 REFRESHES = 3  # of the carried labels while a folder is learned
-KEPT = 512  # images whose features are kept while a folder is learned; those of one take half a megabyte
 
 
 class GuidedLearner(SelfTraining):
@@ -40,7 +40,8 @@ class GuidedLearner(SelfTraining):
         self.first, self.carried, self.agreeing = first, carried, agreeing
         self.weigh, self.places = weigh, places
         self.steps_taken = torch.zeros(2, dtype=torch.long)  # all, and those at the last refresh
-        self._features: list[Tensor] = []  # of the stored images of a folder, as float16
+        self._features: list[Tensor] = []  # of the stored images of a folder, while it is learned
+        self._kept = KeptReadings()  # of the batches of a folder, until they are answered
         super().__init__(network, **learning)
 
     def carry_labels(self, site: Iterable[Float[Tensor, "_b c h w"]]) -> StoredLabels:
@@ -50,19 +51,25 @@ class GuidedLearner(SelfTraining):
             self._refresh()
         return StoredLabels(self.memory)
 
+    def learn(self, site: Iterable[Images], progress: Progress = lambda done, total: None) -> None:
+        """Learn a whole site from labels of the judge and of the teacher."""
+        super().learn(site, progress)
+        self._features = []
+
     def _store_site(self, site: Iterable[Float[Tensor, "_b c h w"]]) -> None:
         self._features = []
+        self._kept.clear()
         super()._store_site(site)
 
     def _remember(self, images: Images) -> None:
         reading = self.reader.read(images)
         self._store(images, reading)
-        if self.memory.capacity is None and len(self.memory) <= KEPT:
-            self._features += reading.features.half().unbind()
+        if self.memory.capacity is None and self._kept.add(images, reading):
+            self._features += reading.features.unbind()
 
     @torch.no_grad()
     def _store(self, images: Images, reading: SourceReading) -> None:
-        judged, carried = reading.logits.softmax(1), self.carrier.carry(reading.features)
+        judged, carried = reading.logits.softmax(1), self.carrier.carry(reading.features.float())
         believed = self._belief(carried, F.interpolate(judged, size=carried.shape[2:], mode="area"))
         dice = reading.assessment.dice
         value = self._value(images, judged, dice)
@@ -81,10 +88,6 @@ class GuidedLearner(SelfTraining):
             upright, mirrored = losses.probabilities(logits, self.head).chunk(2)
             return mirror_consistency(upright, mirrored.flip(3))
         return expected
-
-    def _take_folder_steps(self, progress: Progress = lambda done, total: None) -> None:
-        super()._take_folder_steps(progress)
-        self._features = []
 
     def _learn(self) -> None:
         used = self.carried or self.places == "universe"
@@ -175,6 +178,7 @@ class GuidedLearner(SelfTraining):
         self.carrier.reset()
         self.steps_taken.zero_()
         self._features = []
+        self._kept.clear()
 
     def _tensors(self) -> dict[str, Tensor]:
         own = {**self.carrier.tensors(), "steps": self.steps_taken}

@@ -24,6 +24,7 @@ from ttdg.adaptation.universe.site_judge import (
 )
 from ttdg.adaptation.universe.site_verdict import SiteVerdict
 from ttdg.adaptation.universe.source_reading import Features, SourceReader, SourceReading
+from ttdg.adaptation.universe.stored_labels import StoredLabels
 from ttdg.adaptation.views import VIEW_SETS
 from ttdg.types import Part
 
@@ -64,24 +65,19 @@ class UniverseLearner(GuidedLearner, SelfAssessing, Remarking):
         return self._respond(images, reading, counting=True)
 
     def learn(self, site: Iterable[Images], progress: Progress = lambda done, total: None) -> None:
-        """Learn a whole site, unless the verdict forbids it, and measure the expected gain for the fallback."""
+        """Learn a whole site, unless the verdict forbids it, and measure the gain that is expected of it."""
         self.verdict.described.zero_()
         if not self.verdict.learnable:  # nothing is stored, since nothing is learned
             for images in site:
                 self.verdict.add_images(self.memory.to_unit(images.float())[0])
             return
         super().learn(site, progress)
-        if self.site_judge is not None and int(self.steps_taken[0]):
-            self.verdict.gains.zero_()
-            batches = torch.arange(len(self.memory)).split(JUDGED)
-            for rows in batches[:: -(-len(batches) // SAMPLED)]:
-                images = self._stored_images(rows)
-                self._respond(images, self.reader.read(images), counting=True)
 
     def learn_always(self, site: Iterable[Float[Tensor, "_b c h w"]]) -> None:
         """Learn a whole site whatever the verdict, and do not judge it; for the fit of the site's judge."""
         self._store_site(site)
         super()._take_folder_steps()
+        self._features = []
 
     @torch.no_grad()
     def _store(self, images: Images, reading: SourceReading) -> None:
@@ -91,20 +87,34 @@ class UniverseLearner(GuidedLearner, SelfAssessing, Remarking):
     def _take_folder_steps(self, progress: Progress = lambda done, total: None) -> None:
         if self.verdict.is_learned:
             super()._take_folder_steps(progress)
+            self._measure_gain()
+
+    @torch.no_grad()
+    def _measure_gain(self) -> None:
+        """Let the site's judge expect the gain of stored images, with the judge's labels and features of the memory."""
+        if self.site_judge is None or not self._is_warm:
+            return
+        self.verdict.gains.zero_()
+        batches = torch.arange(len(self.memory)).split(JUDGED)
+        for rows in batches[:: -(-len(batches) // SAMPLED)]:
+            images = self._stored_images(rows)
+            judged = StoredLabels(self.memory).labels("judged", rows, images.shape[2:]).log()
+            _, members, *_ = self._answer(self._opinions, images, judged, self._source_features(rows))
+            self.verdict.add_gains(members)
 
     def predict_frozen(self, images: Images) -> Logits:
         """Return the log-probabilities of the chosen candidate of each image; the judge's while little is learned."""
-        return self._respond(images, self.reader.read(images))
+        return self._respond(images, self._kept.take(images) or self.reader.read(images))
 
     @torch.no_grad()
     def _respond(self, images: Images, reading: SourceReading, counting: bool = False) -> Logits:
         """Choose between the candidates of each image; `counting` adds the expected gains to those of the site."""
-        if self.steps_taken[0] < (1 if self.site_judge is None else max(1, self.warm_up)):
-            # The site's judge was fitted to networks that were trained for at least `warm_up` steps.
+        if not self._is_warm:
             self._last = reading.assessment
             return reading.logits
-        P, *prediction = self._answer(self._opinions, images, reading.logits, reading.features)
-        members, dice, half_width = prediction
+        P, members, dice, half_width = self._answer(
+            self._opinions, images, reading.logits, reading.features.float()
+        )
         chosen, self._last = torch.full((len(images),), ADAPTED, device=images.device), None
         if self.site_judge is not None:
             if counting:
@@ -115,6 +125,11 @@ class UniverseLearner(GuidedLearner, SelfAssessing, Remarking):
             expected, half = (x.gather(1, chosen[:, None])[:, 0] for x in (dice, half_width))
             self._last = Assessment(names, expected, half, dice[:, UNADAPTED])
         return P[chosen, torch.arange(len(images), device=images.device)].clamp(min=1e-7).log()
+
+    @property
+    def _is_warm(self) -> bool:
+        """False until enough steps were taken for an adapted answer: those with which the site's judge was fitted."""
+        return bool(self.steps_taken[0] >= (1 if self.site_judge is None else max(1, self.warm_up)))
 
     def _opinions(self, images: Images, unadapted: Logits, features: Features) -> tuple[Tensor, ...]:
         """Probabilities of the candidates, and the fields of their predicted Dice."""
@@ -127,9 +142,9 @@ class UniverseLearner(GuidedLearner, SelfAssessing, Remarking):
 
     def evidence(self, images: Images) -> tuple[Float[Tensor, "3 b l h w"], dict[str, Float[Tensor, "3 b"]]]:
         """Probabilities and signals of the candidates, from which the site's judge is fitted."""
-        reading = self.reader.read(images)
+        reading = self._kept.take(images) or self.reader.read(images)
         P = stack_candidates(reading.logits.softmax(1), self._adapted(images))
-        return P, self._signals(images, reading.features, P)
+        return P, self._signals(images, reading.features.float(), P)
 
     def _signals(self, images: Images, features: Features, P: Tensor) -> dict[str, Tensor]:
         judge = self.reader.judge

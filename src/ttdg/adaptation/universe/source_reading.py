@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float16
 from torch import Tensor, nn
 
 from ttdg.adaptation.adapter import Assessment, Images, Logits
@@ -20,7 +20,7 @@ class SourceReading(NamedTuple):
 
     logits: Logits  # the judge's answer
     assessment: Assessment  # its expected Dice
-    features: Features
+    features: Float16[Tensor, "b v y x"]  # half as many bytes while they are kept
 
 
 class SourceReader:
@@ -40,7 +40,7 @@ class SourceReader:
         """Judge a batch; its features are those of the judge's first reading, the source network."""
         (logits, features), assessment = self.judge.read(images), self.judge.assessment()
         assert assessment is not None
-        return SourceReading(logits, assessment, features)
+        return SourceReading(logits, assessment, features.half())
 
     @torch.no_grad()
     def features(self, images: Images) -> Features:
