@@ -160,5 +160,6 @@ def test_the_choice_of_the_judge_is_told_with_its_reason(browser, settings, site
     assert "averaged over the image and its mirror image" in text
     assert "Expected Dice 0.60, against 0.40 for the unadapted answer." in text
     assert "clearly better than 0.40" in judged("source, both ways", 0.4, 0.4)
+    assert "The adapted answer was not expected to be better than 0.40." in judged("not adapted", 0.4, 0.4)
     assert "the site as a whole is expected to gain" in judged("adapted", 0.4, 0.5)
     assert "unadapted answer" not in judged("adapted", 0.4, None)

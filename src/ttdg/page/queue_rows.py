@@ -42,8 +42,10 @@ class QueueRow:
         words = "" if words == entry.reading else f"{words}. "
         if known is None:
             return words
-        if entry.reading in (FALLBACK, CANDIDATES[UNADAPTED]):
+        if entry.reading == FALLBACK:
             return f"{words}No other answer was expected to be clearly better than {known:.2f}."
+        if entry.reading == CANDIDATES[UNADAPTED]:
+            return f"The adapted answer was not expected to be better than {known:.2f}."
         why = f"{words}Expected Dice {entry.expected_dice:.2f}, against {known:.2f} for the unadapted answer."
         return (
             f"{why[:-1]}; the site as a whole is expected to gain." if entry.expected_dice <= known else why
