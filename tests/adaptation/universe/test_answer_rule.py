@@ -20,12 +20,23 @@ def square(left: int, width: int = 8) -> torch.Tensor:
     return torch.stack([1 - inside, inside])[None]
 
 
+def predictions(same: list[bool]) -> torch.Tensor:
+    """Candidates of images in which the unadapted and the adapted prediction agree, or do not."""
+    adapted = torch.cat([square(0 if each else 8) for each in same])
+    return stack_candidates(square(0).expand(len(same), -1, -1, -1), adapted)
+
+
+def expected(images: int) -> torch.Tensor:
+    """Dice that four members expect, at random."""
+    return torch.rand(4, images, len(CANDIDATES))
+
+
 @given(st.integers(0, 8))
 def test_predictions_agree_if_their_dice_is_above_the_limit(shift):
     one, other = square(0), square(shift)
-    expected = dice(one[:, 1:], other[:, 1:] > 0.5).item() > AGREEING
-    assert agreeing(stack_candidates(one, other), REGIONS).tolist() == [expected]
-    assert expected is (2 * (8 - shift) / 16 > AGREEING)
+    same = dice(one[:, 1:], other[:, 1:] > 0.5).item() > AGREEING
+    assert agreeing(stack_candidates(one, other), REGIONS).tolist() == [same]
+    assert same is (2 * (8 - shift) / 16 > AGREEING)
 
 
 def test_two_empty_predictions_agree_and_an_empty_one_agrees_with_no_other():
@@ -44,15 +55,13 @@ def test_the_mean_of_two_objects_at_different_places_shows_neither():
 
 @given(st.lists(st.booleans(), min_size=1, max_size=6), st.booleans())
 def test_the_rule_agreement_averages_where_both_agree_unless_the_site_is_expected_to_lose(same, gaining):
-    members = torch.rand(4, len(same), len(CANDIDATES))
-    chosen = choose_candidates("agreement", gaining, torch.tensor(same), members).tolist()
+    chosen = choose_candidates("agreement", gaining, predictions(same), expected(len(same)), REGIONS).tolist()
     assert chosen == [(MEAN if each else ADAPTED) if gaining else UNADAPTED for each in same]
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=6), st.booleans())
 def test_the_rule_adapted_never_averages(same, gaining):
-    members = torch.rand(4, len(same), len(CANDIDATES))
-    chosen = choose_candidates("adapted", gaining, torch.tensor(same), members).tolist()
+    chosen = choose_candidates("adapted", gaining, predictions(same), expected(len(same)), REGIONS).tolist()
     assert chosen == [ADAPTED if gaining else UNADAPTED] * len(same)
 
 
@@ -61,13 +70,15 @@ def test_the_rule_judge_takes_the_candidate_that_all_members_expect_to_be_best(b
     members = torch.full((4, 2, 3), 0.5)
     members[..., best] = 0.7
     for same in (True, False):
-        assert choose_candidates("judge", True, torch.tensor([same] * 2), members).tolist() == [best] * 2
+        assert (
+            choose_candidates("judge", True, predictions([same] * 2), members, REGIONS).tolist() == [best] * 2
+        )
 
 
 def test_the_rule_judge_keeps_the_fallback_where_nothing_is_expected():
-    members, same = torch.full((4, 1, 3), 0.5), torch.tensor([True])
-    assert choose_candidates("judge", True, same, members).tolist() == [ADAPTED]
-    assert choose_candidates("judge", False, same, members).tolist() == [UNADAPTED]
+    members, P = torch.full((4, 1, 3), 0.5), predictions([True])
+    assert choose_candidates("judge", True, P, members, REGIONS).tolist() == [ADAPTED]
+    assert choose_candidates("judge", False, P, members, REGIONS).tolist() == [UNADAPTED]
 
 
 # --- in the learner
@@ -80,9 +91,8 @@ def test_structures_of_varied_size_are_answered_by_the_mean_where_both_agree(
     adapter = source.adapt("universe", anatomy=anatomy, **quick)
     adapter.site_judge.regressor = expecting(0.5, 0.6, 0.7)
     adapter.learn([away(0)])
-    monkeypatch.setattr(
-        "ttdg.adaptation.universe.learner.agreeing", lambda P, regions: torch.tensor([True, False])
-    )
+    same = torch.tensor([True, False])
+    monkeypatch.setattr("ttdg.adaptation.universe.answer_rule.agreeing", lambda P, regions: same)
     answer = adapter.predict_frozen(away(9))
     one, two = judged(source, away(9)), both_ways(adapter.teacher, away(9))
     mean = ((one.exp() + two.exp()) / 2).log()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ttdg.adaptation import losses
 from ttdg.adaptation.adapter import Assessment, Images, Logits, Progress, Remarking, SelfAssessing
 from ttdg.adaptation.judge.method import EvidenceKind
-from ttdg.adaptation.universe.answer_rule import AnswerRule, agreeing, choose_candidates
+from ttdg.adaptation.universe.answer_rule import AnswerRule, choose_candidates
 from ttdg.adaptation.universe.carrier_controls import CarrierName, make_carrier
 from ttdg.adaptation.universe.guided_learner import GuidedLearner
 from ttdg.adaptation.universe.site_judge import (
@@ -119,8 +119,7 @@ class UniverseLearner(GuidedLearner, SelfAssessing, Remarking):
         if self.site_judge is not None:
             if counting:
                 self.verdict.add_gains(members)
-            same = agreeing(P, self.reader.judge.regions)
-            chosen = choose_candidates(self.rule, self.verdict.gaining, same, members)
+            chosen = choose_candidates(self.rule, self.verdict.gaining, P, members, self.reader.judge.regions)
             names = tuple(CANDIDATES[i] for i in chosen.tolist())
             expected, half = (x.gather(1, chosen[:, None])[:, 0] for x in (dice, half_width))
             self._last = Assessment(names, expected, half, dice[:, UNADAPTED])

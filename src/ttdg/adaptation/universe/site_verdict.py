@@ -81,8 +81,7 @@ class SiteVerdict:
         if learned and not self.gaining:
             loss = -100 * float(self._expected_gains().mean())
             return (
-                f"Learning this site is expected to lose {loss:.1f} Dice, so the judge's answers were used, except for "
-                "images of which another answer is expected to be better.",
+                f"Learning this site is expected to lose {loss:.1f} Dice, so the judge's answers were preferred.",
             )
         return ()
 
