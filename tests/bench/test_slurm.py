@@ -12,6 +12,7 @@ from ttdg.bench.executors import ExecutorOptions, Outcome, Work, slurm_queue
 from ttdg.bench.executors.slurm_queue import UNLISTED, SlurmQueue
 from ttdg.bench.run import run_jobs
 from ttdg.bench.worker import work_in
+from ttdg.errors import UserError
 
 
 @pytest.fixture
@@ -132,6 +133,20 @@ def test_a_job_that_raised_is_lost_without_asking_sacct(queue, executor, cluster
     assert outcome.lost
     assert "7_0_log.err" in outcome.error
     assert not (tmp_path / "asked").exists()
+
+
+def test_a_refused_submission_is_a_sentence(cluster, executor):
+    cluster(sbatch="echo sbatch: error: invalid partition specified: short >&2; exit 1")
+    with pytest.raises(UserError, match=r"SLURM did not accept a job .*invalid partition specified: short"):
+        executor().submit("a", {})
+
+
+def test_a_job_gets_no_signal_before_its_time_limit(tmp_path, executor):
+    jobs = executor()
+    jobs.submit("a", {})
+    script = (tmp_path / "run" / "slurm" / "7_submission.sh").read_text()
+    for line in ("--signal=USR2@0", "--time=3", "--partition=short", f"--job-name={jobs.queue.name}"):
+        assert f"#SBATCH {line}\n" in script
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """SLURM through submitit, one SLURM job per job. Nodes must see the folder of the work and the data at equal paths."""
 
+import signal
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -32,7 +33,8 @@ class SlurmExecutor:
         self.queue = SlurmQueue(work.folder) if cluster == "slurm" else None
         settings: dict[str, Any] = {"timeout_min": options.minutes, "name": "ttdg"}
         if self.queue is not None:
-            settings |= {"name": self.queue.name, "cpus_per_task": work.threads}
+            # Without the signal before the time limit, on which submitit ends or requeues a job itself.
+            settings |= {"name": self.queue.name, "cpus_per_task": work.threads, "slurm_signal_delay_s": 0}
             if options.partition:
                 settings["slurm_partition"] = options.partition
             self.queue.clear()
@@ -43,7 +45,13 @@ class SlurmExecutor:
 
     def submit(self, key: str, spec: Mapping[str, Any]) -> None:
         """Submit the job to SLURM."""
-        job = self.executor.submit(self.work.run, key, dict(spec))
+        from submitit.core.utils import FailedJobError
+
+        try:
+            job = self.executor.submit(_run, self.work, key, dict(spec))
+        except FailedJobError as error:
+            why = " ".join(str(error).split())[:300]
+            raise UserError(f"SLURM did not accept a job ({why})") from None
         self.running[key] = (job, time.perf_counter())
 
     def wait(self, seconds: float) -> list[Outcome]:
@@ -88,3 +96,9 @@ class SlurmExecutor:
             except (FailedJobError, UncompletedJobError):
                 pass
         return Outcome(key, why, time.perf_counter() - since, lost=True)
+
+
+def _run(work: Work, key: str, spec: Mapping[str, Any]) -> Outcome:
+    """Run a job on a node. SIGTERM ends it, which submitit would ignore until SLURM kills the job."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    return work.run(key, spec)
