@@ -98,9 +98,9 @@ RANDOM = {
     "itta",
     "universe",
 }  # new random views, styles or noise at every step; see their own tests
-LEARNED = {
+LEARNED = {  # options with which answers show what was learned; the judge of these tests expects every site to lose
     "universe": {"choice": "adapted"}
-}  # the judge of these tests expects every site to lose, and then answers
+}
 STREAM = {"sictta": 12}  # number of batches after which a method needs the most passes
 
 

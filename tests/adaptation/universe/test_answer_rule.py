@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from ttdg.adaptation.universe.answer_rule import AGREEING, agreeing, choose_candidates
 from ttdg.adaptation.universe.site_judge import ADAPTED, CANDIDATES, MEAN, UNADAPTED, stack_candidates
+from ttdg.errors import UserError
 from ttdg.metrics import dice
 
 SIZE = 16
@@ -105,5 +106,5 @@ def test_structures_of_varied_size_are_answered_by_the_mean_where_both_agree(
 
 
 def test_a_choice_that_does_not_exist_is_refused(source, quick):
-    with pytest.raises(Exception, match="agreement"):
+    with pytest.raises(UserError, match="agreement"):
         source.adapt("universe", choice="banana", **quick)

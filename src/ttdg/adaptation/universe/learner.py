@@ -91,7 +91,7 @@ class UniverseLearner(GuidedLearner, SelfAssessing, Remarking):
 
     @torch.no_grad()
     def _measure_gain(self) -> None:
-        """Let the site's judge expect the gain of stored images, with the judge's labels and features of the memory."""
+        """Sum the gains that the site's judge expects of stored images. Nothing is read again by the first judge."""
         if self.site_judge is None or not self._is_warm:
             return
         self.verdict.gains.zero_()

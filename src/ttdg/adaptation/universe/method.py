@@ -140,8 +140,8 @@ METHOD = Method(
             "this project: false until it is measured; the scores of the pilot suggest it (docs/measurements.md)",
         ),
         "anatomy": Option(
-            "kind of structures: as the source labels say (measured), or steady, varied (no carried labels), absent "
-            "from some images (nor a mean of answers) or thin (not learned)",
+            "kind of structures: as measured on the source labels (measured), steady, varied (no carried labels), "
+            "absent from some images (no carried labels, the site's judge chooses answers) or thin (not learned)",
             "this project: sites of four kinds of images, with their scores in sight (docs/measurements.md)",
         ),
         "weigh": Option(
@@ -155,9 +155,9 @@ METHOD = Method(
             "this project: equal; in the pilot the universe's weights gained 0.3 on fundus and lost 0.2 on polyps",
         ),
         "choice": Option(
-            "who answers: as the anatomy asks (measured), the mean of the adapted prediction and the judge's where "
-            "both agree (agreement), what the site's judge expects to be best (judge), or always the adapted network, "
-            "without expected Dice (adapted)",
+            "which prediction answers: that of the kind of anatomy (measured), the mean of the adapted prediction and "
+            "the judge's where both agree, otherwise the adapted one (agreement), the one that the site's judge "
+            "expects to be best (judge), or always the adapted one, without expected Dice (adapted)",
             "this project: ten polyp and five fundus transfers, with their scores in sight (docs/measurements.md)",
         ),
         "scales": Option(

@@ -33,7 +33,7 @@ class SlurmExecutor:
         self.queue = SlurmQueue(work.folder) if cluster == "slurm" else None
         settings: dict[str, Any] = {"timeout_min": options.minutes, "name": "ttdg"}
         if self.queue is not None:
-            # Without the signal before the time limit, on which submitit ends or requeues a job itself.
+            # No signal comes before the time limit: at that signal, submitit would end or requeue the job itself.
             settings |= {"name": self.queue.name, "cpus_per_task": work.threads, "slurm_signal_delay_s": 0}
             if options.partition:
                 settings["slurm_partition"] = options.partition
