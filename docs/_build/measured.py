@@ -226,14 +226,20 @@ prostate = partial(methods, "prostate", split=("Dice, slices with gland", "slice
 prostate_folder = partial(by_target, "prostate", split=("Dice, slices with gland", "slices without"))
 ablation = partial(methods, "literal", digits=2, cost=["ms/image"])
 FOLDER, ONLINE = "folder, several sources", "online, several sources"
+ONE = "folder, one source"
 STRONG = ("every method, batch 4", "other published options, batch 4")
 MEASURED: Mapping[str, Callable[[], str]] = {
     "strong-polyp": partial(by_target, "strong-polyp", STRONG, "Dice"),
     "strong-fundus": partial(by_target, "strong-fundus", STRONG, "Dice"),
     "learn-polyp-folder": partial(by_target, "learn-polyp", (FOLDER,), "Dice"),
+    "learn-polyp-one": partial(by_target, "learn-polyp", (ONE,), "Dice"),
     "learn-polyp-online": partial(by_target, "learn-polyp", (ONLINE,), "Dice"),
     "learn-fundus-folder": partial(by_target, "learn-fundus", (FOLDER,), "Dice"),
+    "learn-fundus-one": partial(by_target, "learn-fundus", (ONE,), "Dice"),
     "learn-fundus-online": partial(by_target, "learn-fundus", (ONLINE,), "Dice"),
+    "learn-polyp-scenes": partial(by_target, "learn-polyp", ("one frame a scene",), "Dice"),
+    "learn-polyp-home": partial(by_target, "learn-polyp", ("at home",), "Dice"),
+    "learn-fundus-home": partial(by_target, "learn-fundus", ("at home",), "Dice"),
     "gate-polyp": partial(by_target, "learn-polyp", ("behind the gate",), "Dice"),
     "gate-fundus": partial(by_target, "learn-fundus", ("behind the gate",), "Dice"),
     "prostate-one-source": partial(prostate, SLICES["neighbouring slices"], "Dice", *VOLUMES),
