@@ -28,14 +28,11 @@ def expected(source, answer):
 
 @pytest.mark.parametrize(
     ("source", "answer", "reason"),
-    [(0.9, 0.8, "expected to lose"), (0.9, 0.95, ""), (0.4, 0.3, "")],
+    [(0.9, 0.8, "expected to lose (-10.0 Dice)"), (0.8, 0.9, ""), (0.4, 0.3, "expected to lose (-10.0 Dice)")],
 )
-def test_an_answer_is_rejected_if_it_is_expected_to_lose_where_the_source_is_expected_to_be_good(
-    source, answer, reason
-):
+def test_an_answer_is_rejected_if_it_is_expected_to_lose(source, answer, reason):
     discs = logits_of(a_disc(8)), logits_of(a_disc(7))
-    assert failed_tests(*discs, REGIONS, GatePolicy(), expected(source, answer))[0].startswith(reason)
-    assert bool(failed_tests(*discs, REGIONS, GatePolicy(), expected(source, answer))[0]) == bool(reason)
+    assert failed_tests(*discs, REGIONS, GatePolicy(), expected(source, answer)) == [reason]
 
 
 def test_the_sources_own_answer_is_accepted_whatever_is_expected():
@@ -140,23 +137,12 @@ def test_the_gate_asks_its_own_regressor_where_the_judge_has_one(demo, site_imag
     assert adapter.tests.judge.names == demo.parts["judge"].settings["site_signals"]["all"]
 
 
-def test_a_poor_source_excuses_a_losing_answer_only_with_an_older_judge(demo, site_images):
-    def rejected(model, least_source):
-        adapter = gated(
-            model, "norm", GatePolicy(least_source=least_source, close=1.0, largest_growth=1000.0)
-        )
-        adapter(site_images["north"])
-        return adapter.counts["rejected"]
-
-    assert rejected(demo, 1.0) < rejected(demo, 0.0)
-    newer = with_a_judge_of_the_gate(demo, -0.1)
-    assert rejected(newer, 1.0) == rejected(newer, 0.0) == 8
-
-
-def test_a_judge_without_a_regressor_of_the_gate_lends_it_that_of_a_learned_site(demo):
-    assert "gate" not in demo.parts["judge"].settings["site_signals"]
-    lent = gated(demo, "norm").tests.judge.regressor
-    assert torch.equal(lent.weights, demo.parts["judge"].tensors["site.all.weights"])
+def test_a_judge_without_a_regressor_of_the_gate_is_not_asked(demo):
+    part = demo.parts["judge"]
+    signals = {kind: names for kind, names in part.settings["site_signals"].items() if kind != "gate"}
+    judge = replace(part, settings={**part.settings, "site_signals": signals})
+    assert gated(demo, "norm").tests.judge is not None
+    assert gated(replace(demo, parts={**demo.parts, "judge": judge}), "norm").tests.judge is None
 
 
 def test_reset_brings_the_source_back(demo, site_images):

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import replace
 
 from ttdg.adaptation.adapter import Images, Logits
 from ttdg.adaptation.build import Trained
@@ -19,10 +18,6 @@ from ttdg.types import Part, Regions
 class GateTests:
     """The tests of the gate with the models that they need. Nothing in them adapts.
 
-    A judge that was fitted before the gate had a regressor of its own lends it that of a learned site. It expects too
-    little of batch statistics where the source fails, so only there `least_source` of the policy applies. The bound
-    `close` applies only with the regressor of the gate.
-
     Args:
         model: The source model with its parts.
         regions: Scored regions.
@@ -38,10 +33,7 @@ class GateTests:
         if can_expect_gains(parts):
             network = copy.deepcopy(model.network)
             self.reader = SourceReader(network, parts["prior"], parts["judge"], "all", False)
-            kind = GATE if GATE in parts["judge"].settings["site_signals"] else "all"
-            unused = {"least_source": 0.0} if kind == GATE else {"close": 1.0}
-            self.policy = replace(policy, **unused)
-            self.judge = SiteJudge(parts["judge"], kind, next(network.parameters()).device)
+            self.judge = SiteJudge(parts["judge"], GATE, next(network.parameters()).device)
 
     def __call__(self, images: Images, answer: Logits) -> tuple[Logits, list[str], Prediction | None]:
         """Return the source's logits, for each image why the answer fails, and the expected Dice of the candidates."""
@@ -57,5 +49,5 @@ class GateTests:
 
 
 def can_expect_gains(parts: Mapping[str, Part]) -> bool:
-    """Return whether the parts of a model let the gate expect the gain of an answer."""
-    return "prior" in parts and "judge" in parts and "site_signals" in parts["judge"].settings
+    """Return whether the gate can expect the gain of an answer: the judge must have a regressor for it."""
+    return "prior" in parts and "judge" in parts and GATE in parts["judge"].settings.get("site_signals", {})

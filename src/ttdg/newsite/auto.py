@@ -46,6 +46,8 @@ def choose_method(model: Model, drift: Drift | None, images: int, journal: Journ
     if images < LEAST_IMAGES:
         return MethodChoice(method, f"{images} images are too few to learn a site")
     if not can_expect_gains(model.parts):
-        return MethodChoice(method, "the judge was fitted without learned hospitals")
+        return MethodChoice(
+            method, "the judge was fitted without learned hospitals, or by an earlier version; fit it again"
+        )
     known = "its distance is unknown" if drift is None else f"the site is {drift.verdict}"
     return MethodChoice("universe", f"{known}, and {images} images are enough to learn it")

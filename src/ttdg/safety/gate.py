@@ -44,7 +44,6 @@ def failed_tests(
         spread = gains.std(0) if len(gains) > 1 else torch.zeros_like(gains[0])
         low = (gains.mean(0) + policy.caution * spread).nan_to_num(-1.0)
         losing, disagreeing = low < policy.least_gain, never
-        losing = losing & ~(expected[0].mean(0) < policy.least_source)
         if policy.least_gain <= 0:  # an answer close to the source's loses little
             losing = losing & (overlap < policy.close)
     tests = {

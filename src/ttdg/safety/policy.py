@@ -8,7 +8,6 @@ from ttdg.errors import UserError, suggestion
 
 BOUNDS: dict[str, tuple[float, float]] = {
     "least_gain": (-1.0, 1.0),
-    "least_source": (0.0, 1.0),
     "close": (0.0, 1.0),
     "caution": (0.0, 10.0),
     "least_agreement": (0.0, 1.0),
@@ -23,10 +22,7 @@ class GatePolicy:
     """Bounds of the tests of the gate; an answer or an update that breaks one is rolled back."""
 
     least_gain: float = 0.0  # expected gain in Dice over the source, plus `caution` standard deviations
-    least_source: float = (
-        0.6  # expected Dice of the source below which any answer is accepted; 0.0 for newer judges
-    )
-    close: float = 0.95  # Dice with the source's answer from which no loss is expected; 1.0 for older judges
+    close: float = 0.95  # Dice with the source's answer from which no loss is expected
     caution: float = 0.0  # standard deviations over the judge's members
     least_agreement: float = 0.5  # Dice with the source's answer, where the model has no judge
     largest_growth: float = 20.0  # factor by which the area of a region may grow or shrink
