@@ -157,7 +157,8 @@ def recorded_gains(folder: Path, seed: int) -> Gains:
         job = table.run.jobs[entry.job]
         if (
             isinstance(job, Scoring)
-            and (job.stream, job.cases, job.learn, job.gate, job.seed) == ("folder", "all", "all", False, seed)
+            and (job.stream, job.cases, job.learn, job.gate, job.seed)
+            == ("folder", "all", "all", False, seed)
             and entry.job in table.about
         ):
             target = job.targets[0].name

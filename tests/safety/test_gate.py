@@ -28,7 +28,11 @@ def expected(source, answer):
 
 @pytest.mark.parametrize(
     ("source", "answer", "reason"),
-    [(0.9, 0.8, "expected to lose (-10.0 Dice)"), (0.8, 0.9, ""), (0.4, 0.3, "expected to lose (-10.0 Dice)")],
+    [
+        (0.9, 0.8, "expected to lose (-10.0 Dice)"),
+        (0.8, 0.9, ""),
+        (0.4, 0.3, "expected to lose (-10.0 Dice)"),
+    ],
 )
 def test_an_answer_is_rejected_if_it_is_expected_to_lose(source, answer, reason):
     discs = logits_of(a_disc(8)), logits_of(a_disc(7))
