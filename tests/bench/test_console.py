@@ -62,7 +62,7 @@ def test_a_log_gets_one_line_a_job(finished, capsys):
             tell(schedule)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
-    assert ": done, about" in lines[0]
+    assert ": done in 1 s, about" in lines[0]
     assert "FAILED: no picture" in lines[1]
 
 

@@ -85,7 +85,8 @@ def _line_watch(ready: PreparedRun) -> Callable[[Schedule], None]:
             started[0] = True
         for key in (schedule.done | schedule.failed.keys()) - reported:
             reported.add(key)
-            result = f"FAILED: {schedule.failed[key]}" if key in schedule.failed else "done"
+            failed = key in schedule.failed
+            result = f"FAILED: {schedule.failed[key]}" if failed else f"done in {schedule.seconds[key]:.0f} s"
             count = f"{len(schedule.done)}/{len(schedule.jobs)}"
             title = job_title(schedule.jobs[key])
             sys.stderr.write(f"{count} {title}: {result}{_time_left(schedule, ready.workers)}\n")

@@ -20,7 +20,7 @@ class Schedule:
     running: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
     tries: dict[str, int] = field(default_factory=dict)
-    seconds: dict[str, list[float]] = field(default_factory=dict)  # durations by kind of job
+    seconds: dict[str, float] = field(default_factory=dict)  # durations of the jobs done by this run
     fatal: str | None = None
     warm: list[str] = field(
         default_factory=list
@@ -72,7 +72,7 @@ class Schedule:
             self.warm.append(self._model(outcome.key))
         if outcome.error is None:
             self.done.add(outcome.key)
-            self.seconds.setdefault(kind_of(self.jobs[outcome.key]), []).append(outcome.seconds)
+            self.seconds[outcome.key] = outcome.seconds
         elif not outcome.lost or self.tries[outcome.key] >= MAX_TRIES:
             self.failed[outcome.key] = outcome.error
         if outcome.fatal:
@@ -99,6 +99,9 @@ class Schedule:
         """Estimate the seconds until the end from the mean duration of each kind; None before a job has ended."""
         if not self.seconds:
             return None
-        means = {kind: sum(values) / len(values) for kind, values in self.seconds.items()}
+        by_kind: dict[str, list[float]] = {}
+        for key, seconds in self.seconds.items():
+            by_kind.setdefault(kind_of(self.jobs[key]), []).append(seconds)
+        means = {kind: sum(values) / len(values) for kind, values in by_kind.items()}
         typical = sum(means.values()) / len(means)
         return sum(means.get(kind_of(self.jobs[key]), typical) for key in self.left()) / slots
