@@ -1,11 +1,16 @@
-"""Dice gains over the unadapted model at real hospitals, from `docs/records`: the main table and its figure.
+"""Dice gains over the unadapted model at real hospitals, from `docs/records`: the main tables and their figures.
 
-`python docs/_build/gains.py` prints the table of docs/results.md.
+`python docs/_build/gains.py strong` prints the table of README.md, over a strongly trained source, and `python
+docs/_build/gains.py` that over a source of 600 steps. `tests/test_docs.py` compares the first with README.md.
 """
 
 import io
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,62 +20,105 @@ from ttdg.evaluation.statistics import bootstrap
 from ttdg.report.aggregate import dice_differences, image_dice, transfer_differences
 
 RECORDS = Path(__file__).parents[1] / "records"
-COLUMNS = (  # benchmark, experiment of its run, heading
-    ("polyp", "single source", "polyp, one source"),
-    ("polyp", "multi-source", "polyp, several"),
-    ("fundus", "single source", "fundus, one source"),
-    ("fundus", "multi-source", "fundus, several"),
-)
-METHODS = {  # label in the records → label in the table
-    "judge": "`judge`",
-    "universe-choice": "`universe-choice`",
-    "universe-choice, random universe": "`universe-choice`, random universe",
-    "mean of all readings": "mean of all readings",
-    "flip averaging": "flip averaging",
-    "alpha-bn": "`alpha-bn`",
-    "tent": "`tent`",
-}
 BATCH = 4
+HARM = 5.0  # points; an image that loses more is harmed
+KINDS = ("polyp", "fundus")
+COLOURS = {"one source": "tab:blue", "several": "tab:orange"}
+
+
+@dataclass(frozen=True)
+class Study:
+    """Rows and records of a table."""
+
+    runs: Mapping[str, str]  # kind of image → run
+    experiments: Mapping[str, str]  # number of source sites, as in the headings → experiment
+    rows: Mapping[str, str]  # label in the records → label in the table
+
+    def columns(self) -> dict[tuple[str, str], "Gains"]:
+        """The gains by kind of image and number of source sites."""
+        return {
+            (kind, sources): transfers(self.runs[kind], experiment, tuple(self.rows))
+            for kind in KINDS
+            for sources, experiment in self.experiments.items()
+        }
+
+
+STRONG = Study(
+    {"polyp": "learn-polyp", "fundus": "learn-fundus"},
+    {"one source": "folder, one source", "several": "folder, several sources"},
+    {
+        "universe": "`universe`",
+        "universe, random universe": "`universe`, random universe",
+        "self-training": "`self-training`",
+        "judge": "`judge`",
+        "three sizes and flips": "three sizes and flips",
+        "flip averaging": "flip averaging",
+    },
+)
+SHORT = Study(  # a source of 600 steps
+    {"polyp": "polyp", "fundus": "fundus"},
+    {"one source": "single source", "several": "multi-source"},
+    {
+        "judge": "`judge`",
+        "universe-choice": "`universe-choice`",
+        "universe-choice, random universe": "`universe-choice`, random universe",
+        "mean of all readings": "mean of all readings",
+        "flip averaging": "flip averaging",
+        "alpha-bn": "`alpha-bn`",
+        "tent": "`tent`",
+    },
+)
+
+
+class Gains(NamedTuple):
+    """What an experiment says of its rows."""
+
+    source: float  # mean Dice of `source` over transfers and seeds
+    by_transfer: dict[str, list[float]]  # row → mean gain at each transfer
+    harmed: dict[str, list[float]]  # row → images of each transfer that are harmed, in percent
 
 
 @cache
-def transfers(benchmark: str, experiment: str) -> tuple[float, dict[str, dict[str, float]]]:
-    """The Dice of `source`, and for each method the gain at each transfer; seeds are averaged image by image."""
+def transfers(run: str, experiment: str, rows: tuple[str, ...]) -> Gains:
+    """Gains of rows of an experiment; the Dice of an image is averaged over seeds before it counts as harmed."""
     import polars as pl
 
-    images = image_dice(select_experiments(read_table(RECORDS / benchmark), [experiment])).filter(
-        pl.col("batch") == BATCH
-    )
+    images = image_dice(select_experiments(read_table(RECORDS / run), [experiment]))
+    images = images.filter(pl.col("batch") == BATCH)
+    source = images.filter(pl.col("method") == "source").group_by("sources", "target", "seed")
     paired = dice_differences(images, "source")
-    source = images.filter(pl.col("method") == "source")
-    by_target = source.group_by("sources", "target", "seed").agg(pl.col("dice").mean())
-    gains = {
-        method: {t.name: float(t.differences.mean()) for t in transfer_differences(paired, method)}
-        for method in METHODS
-    }
-    return float(by_target["dice"].mean()), gains  # type: ignore[arg-type]
+    found = {row: [t.differences for t in transfer_differences(paired, row)] for row in rows}
+    return Gains(
+        float(source.agg(pl.col("dice").mean())["dice"].mean()),  # type: ignore[arg-type]
+        {row: [float(part.mean()) for part in parts] for row, parts in found.items()},
+        {row: [100 * float((part < -HARM).mean()) for part in parts] for row, parts in found.items()},
+    )
 
 
-def interval(gains: list[float]) -> str:
+def interval(gains: Sequence[float]) -> str:
     """The mean over transfers and its 95 % bootstrap interval, which resamples transfers."""
     low, high = bootstrap([np.array([gain]) for gain in gains], resample_images=False, draws=10_000)
     return f"{np.mean(gains):+.1f} [{low:+.1f}, {high:+.1f}]".replace("-", "−")
 
 
-def gains_table() -> str:
-    """Methods by settings, the best mean of each column in bold."""
-    columns = [transfers(benchmark, experiment) for benchmark, experiment, _ in COLUMNS]
-    header = [
-        f"{heading} ({source:.1f})" for (_, _, heading), (source, _) in zip(COLUMNS, columns, strict=True)
-    ]
-    means = [{m: round(float(np.mean(list(gains[m].values()))), 1) for m in METHODS} for _, gains in columns]
+def gains_table(study: Study) -> str:
+    """Rows by settings, the best mean of each column in bold, then the worst transfer and the harm on polyps."""
+    columns = study.columns()
+    header = [f"{kind}, {sources} ({gains.source:.1f})" for (kind, sources), gains in columns.items()]
+    best = [max(round(float(np.mean(v)), 1) for v in g.by_transfer.values()) for g in columns.values()]
     rows = []
-    for method, label in METHODS.items():
-        cells = [interval(list(gains[method].values())) for _, gains in columns]
-        best = [mean[method] == max(mean.values()) for mean in means]
-        marked = [_bold(cell) if top else cell for cell, top in zip(cells, best, strict=True)]
-        rows.append((label, *marked))
-    return table(("method", *header), rows)
+    for row, label in study.rows.items():
+        values = [gains.by_transfer[row] for gains in columns.values()]
+        cells = [
+            _bold(interval(part)) if round(float(np.mean(part)), 1) == top else interval(part)
+            for part, top in zip(values, best, strict=True)
+        ]
+        worst = f"{min(map(min, values)):+.1f}".replace("-", "−")
+        harmed = [share for (kind, _), g in columns.items() if kind == "polyp" for share in g.harmed[row]]
+        rows.append((label, *cells, worst, f"{np.mean(harmed):.1f} %"))
+    count = sum(len(part) for part in values)
+    ending = (f"worst of {count} transfers", "polyp images that lose more than 5 Dice")
+    return table(("method", *header, *ending), rows)
 
 
 def _bold(cell: str) -> str:
@@ -78,30 +126,27 @@ def _bold(cell: str) -> str:
     return f"**{mean}** {rest}"
 
 
-def gains_figure() -> bytes:
-    """The gain of each method at each of the 25 transfers, as SVG."""
+def gains_figure(study: Study) -> bytes:
+    """The gain of each row at each transfer, as SVG."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     FigureCanvasSVG(figure)
-    axes = figure.subplots(1, 2, sharey=True)
-    names = list(METHODS)[::-1]
-    for axis, benchmark in zip(axes, ("polyp", "fundus"), strict=True):
-        for experiment, colour in (("single source", "tab:blue"), ("multi-source", "tab:orange")):
-            _, gains = transfers(benchmark, experiment)
-            for row, method in enumerate(names):
-                values = list(gains[method].values())
-                shift = 0.12 if experiment == "multi-source" else -0.12
-                axis.scatter(
-                    values, [row + shift] * len(values), s=16, color=colour, alpha=0.75, linewidths=0
-                )
-            axis.scatter([], [], s=16, color=colour, label=experiment)
+    axes = dict(zip(KINDS, figure.subplots(1, 2, sharey=True), strict=True))
+    for (kind, sources), gains in study.columns().items():
+        shift = 0.12 if sources == "several" else -0.12
+        points = [(x, y + shift) for y, row in enumerate(study.rows) for x in gains.by_transfer[row]]
+        axes[kind].scatter(
+            *zip(*points, strict=True), s=16, color=COLOURS[sources], alpha=0.75, linewidths=0, label=sources
+        )
+    for kind, axis in axes.items():
         axis.axvline(0, color="grey", linewidth=0.8)
-        axis.set(title=benchmark, xlabel="Dice gained over `source`, in points")
-        axis.set_yticks(range(len(names)), names)
+        axis.set(title=kind, xlabel="Dice gained over `source`, in points")
+        axis.set_yticks(range(len(study.rows)), study.rows)
         axis.grid(axis="x", alpha=0.3)
-    handles, labels = axes[0].get_legend_handles_labels()
+    axes[KINDS[0]].invert_yaxis()  # the axes share it
+    handles, labels = axes[KINDS[0]].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2, fontsize=8)
     stream = io.BytesIO()
     figure.savefig(stream, format="svg", metadata={"Date": None})
@@ -109,4 +154,4 @@ def gains_figure() -> bytes:
 
 
 if __name__ == "__main__":
-    print(gains_table())
+    print(gains_table(STRONG if sys.argv[1:] == ["strong"] else SHORT))

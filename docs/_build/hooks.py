@@ -31,7 +31,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "commands.md": commands_page.page(),
         **api_pages.pages(),
         **tables.pages(),
-        "figures/gains.svg": tables.gains_figure(),
+        **tables.figures(),
     }
     for path, content in pages.items():
         files.append(File.generated(config, path, content=content))

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import studies
 from datasets import datasets_table
-from gains import gains_figure, gains_table
+from gains import SHORT, STRONG, gains_figure, gains_table
 from measured import MEASURED
-from strong_gains import strong_gains_table
 from ttdg.bench.results import read_table
 from ttdg.bench.verification import verification_state
 from ttdg.report.comparison import report_tables
@@ -18,7 +17,7 @@ from ttdg.report.formats import to_markdown
 from ttdg.report.leaderboard import build_leaderboards
 from ttdg.report.tables import ReportTable
 
-__all__ = ["TABLES", "gains_figure", "pages", "started"]
+__all__ = ["TABLES", "figures", "pages", "started"]
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "docs" / "records"
 RUNS = {
@@ -74,8 +73,8 @@ def printed(name: str) -> str:
 
 
 TABLES: Mapping[str, Callable[[], str]] = {  # name in `<!-- table: NAME -->` → Markdown
-    "gains": gains_table,
-    "strong-gains": strong_gains_table,
+    "gains": lambda: gains_table(SHORT),
+    "strong-gains": lambda: gains_table(STRONG),
     "transfers": lambda: printed("transfers"),
     "steps": lambda: printed("steps"),
     "methods": lambda: printed("methods"),
@@ -88,6 +87,11 @@ TABLES: Mapping[str, Callable[[], str]] = {  # name in `<!-- table: NAME -->` �
     "data-sets": datasets_table,
     **MEASURED,
 }
+
+
+def figures() -> dict[str, bytes]:
+    """Path in the site → SVG."""
+    return {"figures/gains.svg": gains_figure(SHORT), "figures/strong-gains.svg": gains_figure(STRONG)}
 
 
 def pages() -> dict[str, str]:
