@@ -1,11 +1,13 @@
 """Gains over `source` by transfer, over all protocols of a benchmark, as Markdown.
 
     python experiments/transfers.py docs/records/polyp docs/records/fundus --only multi-source --only "single source"
+    python experiments/transfers.py docs/records/learn-polyp docs/records/learn-fundus --stream folder --only "at home"
 
 The input is packed records of `ttdg bench`; `--only` selects experiments of the run, by default all. A transfer is a
 set of source sites and a target. Its gain is the mean over images, each averaged over training seeds. Intervals
 resample transfers. Harm is the share of images that lose more than 5 Dice points. The last table compares the Dice that
-a method predicts for its own answers with the true Dice.
+a method predicts for its own answers with the true Dice. Its last column is the share of the images with a Dice below
+60 that are among the first 20 % of their transfer in the order of the predicted Dice.
 """
 
 import argparse
@@ -30,6 +32,7 @@ from ttdg.report.aggregate import (
     transfer_differences,
 )
 from ttdg.report.write import insert_tables
+from ttdg.safety.review import FAILURE, failures_found
 
 PAIRS = (
     ("universe-choice", "universe-choice, random universe"), ("judge", "judge, no universe"),
@@ -38,7 +41,10 @@ PAIRS = (
     ("universe-choice", "universe-choice, no class mask"), ("universe-choice", "mean of all readings"),
     *(("universe-gradient", f"universe-gradient, {without}")
       for without in ("random universe", "no universe", "no class mask", "pairwise", "no consensus")),
+    *(("universe", control) for control in ("self-training", "universe, random universe", "three sizes and flips")),
+    ("self-training", "judge"),
 )  # fmt: skip
+EARLY = 0.2  # share of the images of a transfer that a reviewer looks at first
 KEYS = [*SETTING_COLUMNS, *IMAGE_COLUMNS]
 
 
@@ -55,14 +61,15 @@ class Benchmark:
     predicted: pl.DataFrame
 
 
-def from_records(folder: Path, experiments: Sequence[str]) -> Benchmark:
-    """Read the named experiments of a run; no names means all."""
+def from_records(folder: Path, experiments: Sequence[str], stream: str = "online") -> Benchmark:
+    """Read one stream of the named experiments of a run; no names means all."""
     table = read_table(folder)
     table = select_experiments(table, experiments) if experiments else table
     metric = pl.col("metric").cast(pl.String)
     predicted = table.rows.with_columns(metric).filter(metric.is_in(["expected", "half_width"]))
     wide = predicted.pivot("metric", index=["job", *IMAGE_COLUMNS], values="value")
-    return Benchmark(image_dice(table), join_settings(table, wide))
+    here = pl.col("stream") == stream
+    return Benchmark(image_dice(table).filter(here), join_settings(table, wide).filter(here))
 
 
 def interval(gains: Sequence[float]) -> str:
@@ -71,6 +78,11 @@ def interval(gains: Sequence[float]) -> str:
         return "–"
     low, high = bootstrap([np.array([gain]) for gain in gains], resample_images=False, draws=10_000)
     return f"{np.mean(gains):+.2f} [{low:+.2f}, {high:+.2f}]"
+
+
+def positive(gains: Sequence[float]) -> str:
+    """Return at how many transfers there is a gain."""
+    return f"{sum(gain > 0 for gain in gains)} of {len(gains)}"
 
 
 def means(paired: pl.DataFrame, method: str) -> dict[str, float]:
@@ -82,7 +94,8 @@ def gains(paired: pl.DataFrame, name: str, batch: int) -> None:
     """Print the gains of all methods, best first."""
     print(f"\n**{name}, batch {batch}**\n")
     print(
-        "| method | transfers × seeds | Δ Dice [95 %] | worst transfer | images harmed |\n|---|---|---|---|---|"
+        "| method | transfers × seeds | Δ Dice [95 %] | gains at | worst transfer | images harmed |\n"
+        "|---|---|---|---|---|---|"
     )
     rows = []
     for method in paired["method"].unique(maintain_order=True):
@@ -90,7 +103,13 @@ def gains(paired: pl.DataFrame, name: str, batch: int) -> None:
         seeds = paired.filter(pl.col("method") == method)["seed"].n_unique()
         worst = min(mine, key=lambda transfer: mine[transfer])
         lost = 100 * harm(np.concatenate([t.by_seed for t in transfer_differences(paired, method)]), 5.0)
-        cells = [f"{len(mine)} × {seeds}", interval(list(mine.values())), f"{mine[worst]:+.1f} ({worst})"]
+        change = list(mine.values())
+        cells = [
+            f"{len(mine)} × {seeds}",
+            interval(change),
+            positive(change),
+            f"{mine[worst]:+.1f} ({worst})",
+        ]
         rows.append((np.mean(list(mine.values())), f"| {method} | {' | '.join(cells)} | {lost:.1f} % |"))
     print("\n".join(row for _, row in sorted(rows, key=lambda row: -row[0])))
 
@@ -107,7 +126,8 @@ def compared(runs: dict[str, pl.DataFrame], batch: int) -> None:
             left, right = means(paired, a), means(paired, b)
             found.append([left[t] - right[t] for t in left if t in right])
         if any(found):
-            cells = map(interval, [*found, [*itertools.chain(*found)]])
+            parts = [*found, [*itertools.chain(*found)]]
+            cells = [f"{interval(part)}, {positive(part)}" for part in parts]
             lines.append(f"| {a} − {b} | {' | '.join(cells)} |")
     if len(lines) > 2:
         print("\n".join(lines))
@@ -116,7 +136,7 @@ def compared(runs: dict[str, pl.DataFrame], batch: int) -> None:
 def predicted_dice(benchmark: Benchmark, name: str, batch: int) -> None:
     """Print how well the predicted Dice ranks images, and how many true values its intervals contain."""
     both = benchmark.predicted.join(benchmark.images, on=KEYS)
-    for method in ("judge", "universe-choice"):
+    for method in ("judge", "universe-choice", "universe"):
         mine = both.filter((pl.col("method") == method) & (pl.col("batch") == batch))
         if not len(mine):
             continue
@@ -125,7 +145,19 @@ def predicted_dice(benchmark: Benchmark, name: str, batch: int) -> None:
         parts = [part for _, part in mine.group_by(["sources", "target", "seed"])]
         within = np.mean(np.nan_to_num([spearmanr(part["expected"], part["dice"])[0] for part in parts]))
         overall = spearmanr(mine["expected"], truth)[0]
-        print(f"| {method} | {name} | {batch} | {overall:.2f} | {within:.2f} | {100 * inside.mean():.0f} % |")
+        cells = (f"{overall:.2f}", f"{within:.2f}", f"{100 * inside.mean():.0f} %", f"{early(parts):.0f} %")
+        print(f"| {method} | {name} | {batch} | {' | '.join(cells)} |")
+
+
+def early(parts: Sequence[pl.DataFrame]) -> float:
+    """Return the percentage of all failures that are among the first images of their transfer."""
+    found = [
+        failures_found(part["dice"].to_numpy() / 100, -part["expected"].to_numpy(), FAILURE, (EARLY,))
+        for part in parts
+    ]
+    failures = [int((part["dice"] < 100 * FAILURE).sum()) for part in parts]
+    caught = sum(share[EARLY] * count for share, count in zip(found, failures, strict=True) if count)
+    return 100 * caught / max(sum(failures), 1)
 
 
 def predicted_by_transfer(benchmark: Benchmark, name: str) -> None:
@@ -152,6 +184,7 @@ def main() -> None:
     parser.add_argument(
         "--only", action="append", default=[], help="use only this experiment; may be repeated"
     )
+    parser.add_argument("--stream", default="online", help="online (default) or folder")
     parser.add_argument(
         "--each", action="store_true", help="print instead the Dice that `judge` predicts for each transfer"
     )
@@ -162,7 +195,9 @@ def main() -> None:
         "--name", default="transfers", help="name in these marks: <!-- ttdg report NAME --> and its end"
     )
     options = parser.parse_args()
-    benchmarks = {folder.name: from_records(folder, options.only) for folder in options.records}
+    benchmarks = {
+        folder.name: from_records(folder, options.only, options.stream) for folder in options.records
+    }
     if options.each:
         print(
             "| benchmark | transfer | expected Dice | Dice | covered | rank correlation |\n|---|---|---|---|---|---|"
@@ -183,8 +218,7 @@ def tables(benchmarks: dict[str, Benchmark]) -> None:
     for batch in (4, 1):
         runs = {}
         for name, benchmark in benchmarks.items():
-            here = (pl.col("batch") == batch) & (pl.col("stream") == "online")
-            paired = dice_differences(benchmark.images.filter(here), "source")
+            paired = dice_differences(benchmark.images.filter(pl.col("batch") == batch), "source")
             runs[name] = paired.filter(pl.col("method") != "source")
             if len(runs[name]):
                 gains(runs[name], name, batch)
@@ -192,9 +226,10 @@ def tables(benchmarks: dict[str, Benchmark]) -> None:
     if all(benchmark.predicted.is_empty() for benchmark in benchmarks.values()):
         return
     print(
-        "\n| method | benchmark | batch | rank correlation, all images | within a transfer | 80 % intervals cover |"
+        "\n| method | benchmark | batch | rank correlation, all images | within a transfer | 80 % intervals cover "
+        "| failures in the first 20 % |"
     )
-    print("|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|")
     for name, benchmark in benchmarks.items():
         for batch in (4, 1):
             predicted_dice(benchmark, name, batch)
