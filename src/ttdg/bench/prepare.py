@@ -12,6 +12,7 @@ from ttdg.bench.config import Config, Synthetic, read_config
 from ttdg.bench.folder import RunFolder
 from ttdg.bench.plan import plan_jobs
 from ttdg.bench.request import PreparedRun, RunRequest
+from ttdg.bench.reuse import reuse_records
 from ttdg.bench.run_file import RunPlan, read_run, write_run
 from ttdg.checkpoints import versions
 from ttdg.data import find_benchmark_folder, find_sites, load_benchmark, summarise_data
@@ -48,6 +49,8 @@ def prepare_run(request: RunRequest) -> PreparedRun:
     write_run(out, run)
     threads = request.threads or max(1, available_cores() // workers)
     folder = RunFolder(out, root, models, device, threads, config.recipe.get("encoder_weights"))
+    for packed in request.records:
+        reuse_records(packed, jobs, folder)
     return PreparedRun(run, jobs, folder, workers, gpus)
 
 

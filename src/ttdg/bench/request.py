@@ -22,6 +22,7 @@ class RunRequest:
     workers: int | None = None
     threads: int | None = None
     only: tuple[str, ...] = ()  # names of experiments to run; empty means all
+    records: tuple[Path, ...] = ()  # packed records, whose scorings are not made again
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ttdg.bench.executors import Executor, ExecutorOptions, make_executor
 from ttdg.bench.folder import RunFolder, exclusive_lock
-from ttdg.bench.jobs import KINDS, Job, Scoring, kind_of, to_dict
+from ttdg.bench.jobs import KINDS, Job, Scoring, kind_of, required_jobs, to_dict, with_required
 from ttdg.bench.record_check import record_fault
 from ttdg.bench.request import PreparedRun, RunRequest
 from ttdg.bench.scheduler import Schedule
@@ -75,11 +75,12 @@ def run_benchmark(
             gpus=ready.gpus or given.gpus,
         )
         return run_jobs(
-            jobs_until(ready.jobs, until),
+            dict(ready.jobs),
             ready.folder,
             lambda: make_executor(executor, work_in(ready.folder), machine),
             watch(ready),
             end,
+            until,
         )
 
 
@@ -115,16 +116,17 @@ def run_jobs(
     make: Callable[[], Executor],
     watch: Watch = lambda schedule: None,
     end: float = math.inf,
+    until: str = "score",
 ) -> RunOutcome:
-    """Run the jobs that are not finished; `make` builds the executor and is called only if a job is left.
+    """Run the jobs up to the kind `until` that are not finished; `make` builds the executor and is called only if a job is left.
 
     A failed job does not stop the others. A full disk stops the run with a UserError; finished jobs are kept. At the
     time `end` of the monotonic clock, running jobs are terminated.
     """
     damaged = _damaged_records(jobs, folder)
-    schedule = Schedule(
-        jobs, {k for k, job in jobs.items() if k not in damaged and folder.output(job).is_file()}
-    )
+    finished = {k for k, job in jobs.items() if k not in damaged and folder.output(job).is_file()}
+    wanted = jobs_until(still_needed(jobs, finished), until)
+    schedule = Schedule(wanted, finished & wanted.keys())
     watch(schedule)
     if not schedule.over():
         _drive(schedule, make(), watch, end)
@@ -133,6 +135,13 @@ def run_jobs(
         raise UserError(schedule.fatal)
     blocked, left = tuple(schedule.blocked()), len(schedule.left())
     return RunOutcome(len(schedule.done), schedule.found, dict(schedule.failed), blocked, damaged, left)
+
+
+def still_needed(jobs: Mapping[str, Job], finished: set[str]) -> dict[str, Job]:
+    """Return the finished jobs and those that are left; a model that only finished scorings need is not trained."""
+    required = {key for job in jobs.values() for key in required_jobs(job)}
+    left = with_required(jobs, (key for key in jobs if key not in finished | required))
+    return {key: job for key, job in jobs.items() if key in finished or key in left}
 
 
 def _damaged_records(jobs: dict[str, Job], folder: RunFolder) -> dict[str, str]:

@@ -29,6 +29,13 @@ def bench_command(
         list[str] | None,
         typer.Option(help="Run only this experiment; may be repeated. Default: all.", show_default=False),
     ] = None,
+    records: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Packed records, e.g. docs/records/shapes: their scorings are taken over; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     executor: Annotated[str, typer.Option(help="local, slurm or ray.")] = "local",
     workers: Annotated[
         int | None,
@@ -70,7 +77,16 @@ def bench_command(
     from ttdg.bench.jobs import job_title
 
     request = RunRequest(
-        config, out, data, models, encoder_weights, device, workers, threads, tuple(only or ())
+        config,
+        out,
+        data,
+        models,
+        encoder_weights,
+        device,
+        workers,
+        threads,
+        tuple(only or ()),
+        tuple(records or ()),
     )
     options = ExecutorOptions(workers, address, partition, minutes, gpus)
     with progress_display() as watch:
