@@ -7,6 +7,7 @@ from ttdg.bench.jobs import Fitting, Scoring, from_dict, key_of, to_dict
 from ttdg.bench.results import read_table
 from ttdg.bench.run import run_jobs
 from ttdg.errors import UserError
+from ttdg.safety.policy import GatePolicy
 
 SINGLE = {"name": "single", "protocol": "single-to-each"}
 JUDGED = {"recipe": {"encoder": "light", "universe": 0.1, "steps": 2, "batch": 2}}
@@ -43,6 +44,15 @@ def test_rows_without_the_gate_keep_their_keys(planned):
         planned(SINGLE | {"methods": ["tent"], "gate": gate}, **JUDGED) for gate in (False, [False, True])
     )
     assert {entry.job for entry in plain.entries} < {entry.job for entry in both.entries}
+
+
+def test_other_bounds_of_the_gate_make_another_key(planned, monkeypatch):
+    fields = SINGLE | {"methods": ["tent"], "gate": [False, True]}
+    before = {entry.label: entry.job for entry in planned(fields, **JUDGED).entries}
+    monkeypatch.setattr("ttdg.bench.variants.GatePolicy", lambda: GatePolicy(close=0.5))
+    after = {entry.label: entry.job for entry in planned(fields, **JUDGED).entries}
+    assert before["tent"] == after["tent"]
+    assert before["tent + gate"] != after["tent + gate"]
 
 
 def test_without_a_prior_a_row_with_the_gate_is_refused(planned):

@@ -7,7 +7,7 @@ from ttdg.adaptation import METHODS, Resumable, build_adapter
 from ttdg.adaptation.gate import GatedAdapter, gate
 from ttdg.errors import UserError
 from ttdg.newsite import predict
-from ttdg.safety.gate import failed_tests, weight_change
+from ttdg.safety.gate import agreement, failed_tests, mean_answer, weight_change
 from ttdg.safety.policy import GatePolicy, read_policy
 
 REGIONS = {"disc": (1,)}
@@ -60,6 +60,22 @@ def test_an_answer_that_is_not_finite_or_empties_a_structure_is_rejected():
     disc, empty = logits_of(a_disc(10)), logits_of(torch.zeros(32, 32))
     assert "not finite" in failed_tests(disc, disc * torch.nan, REGIONS, GatePolicy())[0]
     assert "area" in failed_tests(disc, empty, REGIONS, GatePolicy(), expected(0.9, 0.95))[0]
+
+
+def test_the_mean_answer_has_the_mean_of_both_probabilities():
+    source, answer = torch.randn(2, 3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    mean = mean_answer(source, answer).softmax(1)
+    assert torch.allclose(mean, (source.softmax(1) + answer.softmax(1)) / 2, atol=1e-6)
+
+
+def test_agreement_is_the_dice_of_both_masks_and_one_if_both_are_empty():
+    empty, disc = torch.zeros(32, 32), a_disc(8)
+    half = disc * (torch.arange(32) < 16)
+    overlap = 2 * half.sum() / (half.sum() + disc.sum())
+    answers = [logits_of(mask) for mask in (disc, half, empty, empty)]
+    assert agreement(answers[0], answers[1], REGIONS).item() == pytest.approx(overlap.item())
+    assert agreement(answers[2], answers[3], REGIONS).item() == 1
+    assert agreement(answers[0], answers[2], REGIONS).item() == 0
 
 
 def test_the_change_of_weights_is_relative_and_infinite_for_nan():
@@ -147,6 +163,31 @@ def test_a_judge_without_a_regressor_of_the_gate_is_not_asked(demo):
     judge = replace(part, settings={**part.settings, "site_signals": signals})
     assert gated(demo, "norm").tests.judge is not None
     assert gated(replace(demo, parts={**demo.parts, "judge": judge}), "norm").tests.judge is None
+
+
+def with_varied_structures(model):
+    """The model, as if the structures of its source varied in size; its gate accepts every answer."""
+    part = with_a_judge_of_the_gate(model, 0.1).parts["judge"]
+    learning = {**part.settings["learning"], "anatomy": "varied"}
+    judge = replace(part, settings={**part.settings, "learning": learning})
+    return replace(model, parts={**model.parts, "judge": judge})
+
+
+@pytest.mark.parametrize("averaged", [0.0, 0.7, 1.0])
+def test_where_structures_vary_answers_that_agree_are_given_as_the_mean_with_the_sources(
+    demo, site_images, averaged
+):
+    images = site_images["north"]
+    policy = GatePolicy(averaged=averaged, largest_growth=1000.0)
+    adapter = gated(with_varied_structures(demo), "norm", policy)
+    source, answer = source_logits(demo, images), build_adapter(demo, "norm", {})(images)
+    given = adapter(images)
+    agreeing = agreement(source, answer, demo.card.benchmark.regions) > averaged
+    assert torch.equal(given[~agreeing], answer[~agreeing])
+    assert torch.allclose(given[agreeing], mean_answer(source, answer)[agreeing])
+    names = [("adapted", "mean of adapted and source")[mean] for mean in agreeing.tolist()]
+    assert list(adapter.assessment().choices) == names
+    assert agreeing.any() == (averaged < 1)
 
 
 def test_reset_brings_the_source_back(demo, site_images):

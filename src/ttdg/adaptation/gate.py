@@ -2,7 +2,8 @@
 
 A shadow of the source model answers every batch too. An answer that fails a test of `ttdg.safety.gate` is replaced by
 that of the source. With the part "judge", a regressor expects the gain of each answer over the source; without it,
-answers that differ much from the source's are not accepted. An update of the method is undone if it
+answers that differ much from the source's are not accepted. Where structures vary in size, an accepted answer that
+agrees with the source's is given as the mean of both. An update of the method is undone if it
 changes the weights too much, or if too many answers after it were rejected; the method then continues from its last
 accepted state. With the part "fingerprint", images that are not of the source's kind get the source's answer.
 """
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ttdg.adaptation.adapter import (
@@ -29,13 +30,14 @@ from ttdg.adaptation.adapter import (
 from ttdg.adaptation.build import Trained
 from ttdg.adaptation.gate_tests import GateTests
 from ttdg.adaptation.judge.regressor import Prediction
-from ttdg.adaptation.universe.site_judge import ADAPTED, UNADAPTED
+from ttdg.adaptation.universe.site_judge import ADAPTED, MEAN, UNADAPTED
 from ttdg.safety.gate import weight_change
 from ttdg.safety.policy import GatePolicy
 from ttdg.types import Regions
 
 # Methods without a gate, unless one is asked for: they choose by the judge, or change nothing.
 UNGATED = ("source", "judge", "universe-choice", "universe", "auto")
+GIVEN = {UNADAPTED: "source, rolled back", ADAPTED: "adapted", MEAN: "mean of adapted and source"}
 SITE = 64  # images of a learned site on which its update is tested, at most
 
 
@@ -80,7 +82,8 @@ class GatedAdapter(SiteLearner, SelfAssessing, Remarking):
         """Adapt to the batch and answer it; both must pass the gate."""
         answer = self.adapter(images)
         source, reasons, expected = self.tests(images, answer)
-        self._assess(reasons, expected)
+        answer, averaged = self.tests.averaged(source, answer)
+        self._assess(reasons, expected, averaged)
         update = ""
         if self.memory:
             update = self._update_reason(reasons)
@@ -124,20 +127,22 @@ class GatedAdapter(SiteLearner, SelfAssessing, Remarking):
         else:
             answer = self._frozen(images)
             source, reasons, expected = self.tests(images, answer)
-        self._assess(reasons, expected)
+        answer, averaged = self.tests.averaged(source, answer)
+        self._assess(reasons, expected, averaged)
         return self._decide(answer, source, reasons, "")
 
-    def _assess(self, reasons: list[str], expected: Prediction | None) -> None:
-        """Keep the method's own assessment if it has one and all its answers are accepted, else that of the judge."""
+    def _assess(self, reasons: list[str], expected: Prediction | None, averaged: Bool[Tensor, " b"]) -> None:
+        """Keep the method's own assessment if it has one and all answers are the method's, else that of the judge."""
         own = self.adapter.assessment() if isinstance(self.adapter, SelfAssessing) else None
-        self._last = own if own is not None and not any(reasons) else None
+        given = [
+            UNADAPTED if reason else MEAN if mean else ADAPTED
+            for reason, mean in zip(reasons, averaged.tolist(), strict=True)
+        ]
+        self._last = own if own is not None and given.count(ADAPTED) == len(given) else None
         if self._last is None and expected is not None:
-            rejected = [bool(reason) for reason in reasons]
-            pick = torch.tensor([[UNADAPTED if bad else ADAPTED] for bad in rejected])
-            dice, half_width = (
-                x.gather(1, pick.to(x.device))[:, 0] for x in (expected.dice, expected.half_width)
-            )
-            names = tuple("source, rolled back" if bad else "adapted" for bad in rejected)
+            pick = torch.tensor(given, device=expected.dice.device)[:, None]
+            dice, half_width = (x.gather(1, pick)[:, 0] for x in (expected.dice, expected.half_width))
+            names = tuple(GIVEN[candidate] for candidate in given)
             self._last = Assessment(names, dice, half_width, expected.dice[:, UNADAPTED])
 
     def assessment(self) -> Assessment | None:

@@ -3,20 +3,28 @@
 import copy
 from collections.abc import Mapping
 
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
 from ttdg.adaptation.adapter import Images, Logits
 from ttdg.adaptation.build import Trained
 from ttdg.adaptation.judge.regressor import Prediction
+from ttdg.adaptation.universe.answer_rule import RULES
 from ttdg.adaptation.universe.gate_pairs import pair_signals
 from ttdg.adaptation.universe.site_judge import ADAPTED, GATE, UNADAPTED, SiteJudge
 from ttdg.adaptation.universe.source_reading import SourceReader
 from ttdg.safety import Fingerprint, SourceShadow
-from ttdg.safety.gate import failed_tests
+from ttdg.safety.gate import agreement, failed_tests, mean_answer
 from ttdg.safety.policy import GatePolicy
 from ttdg.types import Part, Regions
 
 
 class GateTests:
     """The tests of the gate with the models that they need. Nothing in them adapts.
+
+    Where the structures of the source vary in size, an answer that agrees with the source's is given as the mean of
+    both, as `universe` does (`ttdg.adaptation.universe.answer_rule`). Such a mean harms fewer images.
 
     Args:
         model: The source model with its parts.
@@ -34,6 +42,8 @@ class GateTests:
             network = copy.deepcopy(model.network)
             self.reader = SourceReader(network, parts["prior"], parts["judge"], "all", False)
             self.judge = SiteJudge(parts["judge"], GATE, next(network.parameters()).device)
+        kind = parts["judge"].settings.get("learning", {}).get("anatomy") if self.judge else None
+        self.averages = RULES.get(kind) == "agreement"
 
     def __call__(self, images: Images, answer: Logits) -> tuple[Logits, list[str], Prediction | None]:
         """Return the source's logits, for each image why the answer fails, and the expected Dice of the candidates."""
@@ -46,6 +56,13 @@ class GateTests:
             expected = self.judge.predict(pair_signals(self.reader, images, source, answer)[1])
             members = expected.members[..., UNADAPTED], expected.members[..., ADAPTED]
         return source, failed_tests(source, answer, self.regions, self.policy, members, foreign), expected
+
+    def averaged(self, source: Logits, answer: Logits) -> tuple[Logits, Bool[Tensor, " b"]]:
+        """Return the answer, or its mean with the source's where both agree, and where that is the case."""
+        if not self.averages:
+            return answer, torch.zeros(len(answer), dtype=torch.bool, device=answer.device)
+        agreeing = agreement(source, answer, self.regions) > self.policy.averaged
+        return torch.where(agreeing[:, None, None, None], mean_answer(source, answer), answer), agreeing
 
 
 def can_expect_gains(parts: Mapping[str, Part]) -> bool:

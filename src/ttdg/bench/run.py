@@ -118,7 +118,7 @@ def run_jobs(
     end: float = math.inf,
     until: str = "score",
 ) -> RunOutcome:
-    """Run the jobs up to the kind `until` that are not finished; `make` builds the executor and is called only if a job is left.
+    """Run the unfinished jobs up to the kind `until`; `make` builds the executor and is called only if a job is left.
 
     A failed job does not stop the others. A full disk stops the run with a UserError; finished jobs are kept. At the
     time `end` of the monotonic clock, running jobs are terminated.

@@ -12,6 +12,7 @@ from ttdg.bench.fitting import parts_from_training
 from ttdg.errors import UserError
 from ttdg.evaluation.records import row_label
 from ttdg.evaluation.search_space import configurations
+from ttdg.safety.policy import GatePolicy
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,11 @@ class MethodVariant:
         return replace(self, configurations=candidates(self.method, self.options, stream))
 
     def default_options(self) -> dict[str, str]:
-        """Return the options that keep their default, as text."""
+        """Return the options that keep their default, as text, and the bounds of the gate if there is one."""
         given = {*self.options, *(name for point in self.configurations for name in point)}
-        return {name: repr(value) for name, value in defaults(self.method).items() if name not in given}
+        kept = {name: repr(value) for name, value in defaults(self.method).items() if name not in given}
+        bounds = GatePolicy().to_dict() if self.gate else {}
+        return kept | {f"gate.{name}": repr(value) for name, value in bounds.items()}
 
 
 def on_axes(

@@ -1,5 +1,6 @@
 """Label-free tests of an answer against that of the source model, and of an update against the source weights."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -32,11 +33,9 @@ def failed_tests(
         foreign: Images that are not of the source's kind; None if that is not known.
     """
     R_source, R_answer = (region_probabilities(logits, regions).flatten(2) for logits in (source, answer))
-    masks = [R >= 0.5 for R in (R_source, R_answer)]
-    area = [mask.double().mean(2) for mask in masks]
+    area = [(R >= 0.5).double().mean(2) for R in (R_source, R_answer)]
     growth = ((area[1] + SMALL) / (area[0] + SMALL)).log().abs().amax(1)
-    total = area[0] + area[1]
-    overlap = (2 * (masks[0] & masks[1]).double().mean(2) / total).where(total > 0, 1.0).mean(1)
+    overlap = agreement(source, answer, regions)
     never = torch.zeros_like(growth, dtype=torch.bool)
     losing, disagreeing, low = never, overlap < policy.least_agreement, overlap
     if expected is not None:
@@ -56,6 +55,22 @@ def failed_tests(
     failed = torch.stack([*tests.values()]).T.tolist()
     values = low.tolist()
     return [_reason(list(tests), row, value) for row, value in zip(failed, values, strict=True)]
+
+
+def agreement(
+    source: Float[Tensor, "b l h w"], answer: Float[Tensor, "b l h w"], regions: Regions
+) -> Float[Tensor, " b"]:
+    """Dice of two answers to each image with each other, averaged over the regions."""
+    one, other = (region_probabilities(logits, regions).flatten(2) >= 0.5 for logits in (source, answer))
+    total = one.double().mean(2) + other.double().mean(2)
+    return (2 * (one & other).double().mean(2) / total).where(total > 0, 1.0).mean(1)
+
+
+def mean_answer(
+    source: Float[Tensor, "b l h w"], answer: Float[Tensor, "b l h w"]
+) -> Float[Tensor, "b l h w"]:
+    """Logits of the mean of two answers' probabilities."""
+    return torch.logaddexp(source.log_softmax(1), answer.log_softmax(1)) - math.log(2)
 
 
 def _reason(names: Sequence[str], failed: Sequence[bool], value: float) -> str:

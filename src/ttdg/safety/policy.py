@@ -9,6 +9,7 @@ from ttdg.errors import UserError, suggestion
 BOUNDS: dict[str, tuple[float, float]] = {
     "least_gain": (-1.0, 1.0),
     "close": (0.0, 1.0),
+    "averaged": (0.0, 1.0),
     "caution": (0.0, 10.0),
     "least_agreement": (0.0, 1.0),
     "largest_growth": (1.0, 1000.0),
@@ -23,6 +24,7 @@ class GatePolicy:
 
     least_gain: float = 0.0  # expected gain in Dice over the source, plus `caution` standard deviations
     close: float = 0.95  # Dice with the source's answer from which no loss is expected
+    averaged: float = 0.7  # Dice with the source's answer above which their mean answers; see `GateTests`
     caution: float = 0.0  # standard deviations over the judge's members
     least_agreement: float = 0.5  # Dice with the source's answer, where the model has no judge
     largest_growth: float = 20.0  # factor by which the area of a region may grow or shrink
