@@ -42,8 +42,8 @@ class GateTests:
             network = copy.deepcopy(model.network)
             self.reader = SourceReader(network, parts["prior"], parts["judge"], "all", False)
             self.judge = SiteJudge(parts["judge"], GATE, next(network.parameters()).device)
-        kind = parts["judge"].settings.get("learning", {}).get("anatomy") if self.judge else None
-        self.averages = RULES.get(kind) == "agreement"
+        learning = parts["judge"].settings.get("learning", {}) if self.judge else {}
+        self.averages = "anatomy" in learning and RULES.get(learning["anatomy"]) == "agreement"
 
     def __call__(self, images: Images, answer: Logits) -> tuple[Logits, list[str], Prediction | None]:
         """Return the source's logits, for each image why the answer fails, and the expected Dice of the candidates."""
