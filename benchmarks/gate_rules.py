@@ -27,7 +27,7 @@ from ttdg.adaptation.universe.site_judge import ADAPTED, GATE, UNADAPTED, SiteJu
 from ttdg.checkpoints import Model, load, load_parts
 from ttdg.data import find_sites, load_sources, normalise
 from ttdg.metrics import dice, region_masks, region_probabilities
-from ttdg.safety.gate import agreement, failed_tests, mean_answer
+from ttdg.safety.gate import answer_overlap, failed_tests, mean_answer
 from ttdg.safety.policy import GatePolicy
 
 HARM = 0.05  # loss of Dice that counts as harm
@@ -59,7 +59,7 @@ def measure(model: Model, images: Tensor, labels: Tensor, method: str) -> Answer
     for x, y in zip(images.split(BATCH), labels.split(BATCH), strict=True):
         answer, source = adapter(x).detach(), tests.shadow(x)[0]
         signals, truth = pair_signals(tests.reader, x, source, answer)[1], region_masks(y, regions)
-        mean, agreed = mean_answer(source, answer), agreement(source, answer, regions)
+        mean, agreed = mean_answer(source, answer), answer_overlap(source, answer, regions)
         after, before, both = (
             dice(region_probabilities(z, regions), truth).mean(1) for z in (answer, source, mean)
         )

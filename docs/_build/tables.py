@@ -11,7 +11,7 @@ from datasets import datasets_table
 from gains import SHORT, STRONG, gains_figure, gains_table
 from measured import MEASURED
 from ttdg.bench.results import read_table
-from ttdg.bench.verification import verification_state
+from ttdg.bench.verification.outcome import verification_state
 from ttdg.report.comparison import report_tables
 from ttdg.report.formats import to_markdown
 from ttdg.report.leaderboard import build_leaderboards

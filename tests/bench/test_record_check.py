@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from ttdg.bench import Scoring, read_run, run_jobs
 from ttdg.bench.record_check import record_fault
 from ttdg.bench.results import pack_run, read_table
-from ttdg.bench.verify import verify_run
+from ttdg.bench.verification.rerun import verify_run
 from ttdg.cli import app
 from ttdg.errors import UserError
 from ttdg.evaluation.records import read_about, read_rows, write_rows

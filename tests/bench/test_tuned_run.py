@@ -19,7 +19,7 @@ from ttdg.bench.plan import plan_jobs
 from ttdg.bench.results import pack_run, read_table, select_experiments
 from ttdg.bench.run import run_jobs
 from ttdg.bench.run_file import RunPlan, write_run
-from ttdg.bench.verify import verify_run
+from ttdg.bench.verification.rerun import verify_run
 from ttdg.errors import UserError
 from ttdg.evaluation.records import as_text, read_about, read_rows
 from ttdg.evaluation.tuned_options import choices_for, chosen, pack_tuned

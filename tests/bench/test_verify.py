@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from ttdg.bench.jobs import Scoring, Training
 from ttdg.bench.results import pack_run, read_table
 from ttdg.bench.run_file import read_run, write_run
-from ttdg.bench.verification import verification_state, verified_records
-from ttdg.bench.verify import verify_run
+from ttdg.bench.verification.outcome import verification_state, verified_records
+from ttdg.bench.verification.rerun import verify_run
 from ttdg.cli import app
 from ttdg.errors import UserError
 from ttdg.evaluation.records import read_about, read_rows, write_rows

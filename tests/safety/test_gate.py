@@ -7,7 +7,7 @@ from ttdg.adaptation import METHODS, Resumable, build_adapter
 from ttdg.adaptation.gate import GatedAdapter, gate
 from ttdg.errors import UserError
 from ttdg.newsite import predict
-from ttdg.safety.gate import agreement, failed_tests, mean_answer, weight_change
+from ttdg.safety.gate import answer_overlap, failed_tests, mean_answer, weight_change
 from ttdg.safety.policy import GatePolicy, read_policy
 
 REGIONS = {"disc": (1,)}
@@ -73,9 +73,9 @@ def test_agreement_is_the_dice_of_both_masks_and_one_if_both_are_empty():
     half = disc * (torch.arange(32) < 16)
     overlap = 2 * half.sum() / (half.sum() + disc.sum())
     answers = [logits_of(mask) for mask in (disc, half, empty, empty)]
-    assert agreement(answers[0], answers[1], REGIONS).item() == pytest.approx(overlap.item())
-    assert agreement(answers[2], answers[3], REGIONS).item() == 1
-    assert agreement(answers[0], answers[2], REGIONS).item() == 0
+    assert answer_overlap(answers[0], answers[1], REGIONS).item() == pytest.approx(overlap.item())
+    assert answer_overlap(answers[2], answers[3], REGIONS).item() == 1
+    assert answer_overlap(answers[0], answers[2], REGIONS).item() == 0
 
 
 def test_the_change_of_weights_is_relative_and_infinite_for_nan():
@@ -182,7 +182,7 @@ def test_where_structures_vary_answers_that_agree_are_given_as_the_mean_with_the
     adapter = gated(with_varied_structures(demo), "norm", policy)
     source, answer = source_logits(demo, images), build_adapter(demo, "norm", {})(images)
     given = adapter(images)
-    agreeing = agreement(source, answer, demo.card.benchmark.regions) > averaged
+    agreeing = answer_overlap(source, answer, demo.card.benchmark.regions) > averaged
     assert torch.equal(given[~agreeing], answer[~agreeing])
     assert torch.allclose(given[agreeing], mean_answer(source, answer)[agreeing])
     names = [("adapted", "mean of adapted and source")[mean] for mean in agreeing.tolist()]

@@ -15,7 +15,7 @@ from ttdg.adaptation.universe.gate_pairs import pair_signals
 from ttdg.adaptation.universe.site_judge import ADAPTED, GATE, UNADAPTED, SiteJudge
 from ttdg.adaptation.universe.source_reading import SourceReader
 from ttdg.safety import Fingerprint, SourceShadow
-from ttdg.safety.gate import agreement, failed_tests, mean_answer
+from ttdg.safety.gate import answer_overlap, failed_tests, mean_answer
 from ttdg.safety.policy import GatePolicy
 from ttdg.types import Part, Regions
 
@@ -61,7 +61,7 @@ class GateTests:
         """Return the answer, or its mean with the source's where both agree, and where that is the case."""
         if not self.averages:
             return answer, torch.zeros(len(answer), dtype=torch.bool, device=answer.device)
-        agreeing = agreement(source, answer, self.regions) > self.policy.averaged
+        agreeing = answer_overlap(source, answer, self.regions) > self.policy.averaged
         return torch.where(agreeing[:, None, None, None], mean_answer(source, answer), answer), agreeing
 
 

@@ -36,7 +36,7 @@ def verify_command(
 
     Example: [bold]ttdg verify runs/smoke --rows 10[/bold]
     """
-    from ttdg.bench.verify import verify_run
+    from ttdg.bench.verification.rerun import verify_run
     from ttdg.networks.devices import resolve_device
 
     weights = str(encoder_weights) if encoder_weights else None

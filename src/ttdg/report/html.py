@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ttdg.bench.results import RunTable
-from ttdg.bench.verification import verification_state
+from ttdg.bench.verification.outcome import verification_state
 from ttdg.files import write_text
 from ttdg.report.aggregate import dice_differences, distinct_values, image_dice, select_group, table_groups
 from ttdg.report.figures.panels import draw_panels

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ttdg.bench.jobs import Training
 from ttdg.bench.results import RunTable, read_table
-from ttdg.bench.verification import verification_state
+from ttdg.bench.verification.outcome import verification_state
 from ttdg.errors import UserError
 from ttdg.evaluation.records import PRIMARY
 from ttdg.files import write_text

@@ -1,7 +1,7 @@
 """Which records of a run were run again, and how far the second run differed."""
 
 from ttdg.bench.results import RunTable
-from ttdg.bench.verification import verified_records
+from ttdg.bench.verification.outcome import verified_records
 from ttdg.report.tables import Cell, ReportTable
 
 NOTE = (

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from ttdg.bench.results import RunTable
-from ttdg.bench.verification import VERIFICATION_FILE, rows_digest, verified_records
+from ttdg.bench.verification.outcome import VERIFICATION_FILE, rows_digest, verified_records
 from ttdg.errors import UserError
 from ttdg.files import write_text
 from ttdg.report.comparison import report_tables

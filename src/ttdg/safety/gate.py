@@ -35,7 +35,7 @@ def failed_tests(
     R_source, R_answer = (region_probabilities(logits, regions).flatten(2) for logits in (source, answer))
     area = [(R >= 0.5).double().mean(2) for R in (R_source, R_answer)]
     growth = ((area[1] + SMALL) / (area[0] + SMALL)).log().abs().amax(1)
-    overlap = agreement(source, answer, regions)
+    overlap = answer_overlap(source, answer, regions)
     never = torch.zeros_like(growth, dtype=torch.bool)
     losing, disagreeing, low = never, overlap < policy.least_agreement, overlap
     if expected is not None:
@@ -57,7 +57,7 @@ def failed_tests(
     return [_reason(list(tests), row, value) for row, value in zip(failed, values, strict=True)]
 
 
-def agreement(
+def answer_overlap(
     source: Float[Tensor, "b l h w"], answer: Float[Tensor, "b l h w"], regions: Regions
 ) -> Float[Tensor, " b"]:
     """Dice of two answers to each image with each other, averaged over the regions."""

@@ -19,7 +19,7 @@ from ttdg.bench.execute import execute_job, score_job
 from ttdg.bench.folder import RunFolder
 from ttdg.bench.jobs import Fitting, Scoring, Training, key_of, required_jobs
 from ttdg.bench.results import RunTable, import_polars, read_table
-from ttdg.bench.verification import (
+from ttdg.bench.verification.outcome import (
     Verification,
     VerifiedRecord,
     record_digests,
