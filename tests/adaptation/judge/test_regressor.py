@@ -1,13 +1,16 @@
 """The regressor on data with a known linear relation."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 from torch import Tensor
 
 from ttdg.adaptation.judge.regressor import RIDGE, Regressor, feature_matrix, fit_regressor, ridge
+from ttdg.types import Part
 
 CANDIDATES, FEATURES = 4, 5
 
@@ -44,6 +47,35 @@ def test_the_interval_covers_about_four_fifths_of_fresh_data(fitted):
     predicted = fitted.predict(x)
     inside = (predicted.dice - dice[..., 0]).abs() <= predicted.half_width
     assert 0.7 < inside.float().mean() < 0.9
+
+
+def test_the_deviation_between_sites_widens_intervals_and_leaves_the_rest(fitted):
+    x = planted(20, 0.0, 3)[0]
+    alone, together = fitted.predict(x), replace(fitted, between=0.1).predict(x)
+    assert torch.allclose(together.half_width**2, alone.half_width**2 + (norm.ppf(0.9) * 0.1) ** 2, atol=1e-5)
+    assert torch.equal(together.dice, alone.dice)
+    assert torch.equal(together.members, alone.members)
+
+
+def test_sites_whose_errors_share_an_offset_are_covered_with_the_deviation_between_sites(fitted):
+    x, dice, _ = planted(4000, 0.05, 5)
+    site = torch.randn(100, generator=torch.Generator().manual_seed(6)).repeat_interleave(40)
+    moved = dice[..., 0] + 0.1 * site[:, None]
+    shares = []
+    for between in (0.0, 0.1):
+        predicted = replace(fitted, between=between).predict(x)
+        shares.append(((predicted.dice - moved).abs() <= predicted.half_width).float().mean())
+    assert shares[0] < 0.65
+    assert 0.72 < shares[1] < 0.88
+
+
+@pytest.mark.parametrize(("anatomy", "between"), [("steady", 0.1), ("varied", 0.0), (None, 0.0)])
+def test_a_saved_regressor_takes_the_deviation_of_its_anatomy(fitted, anatomy, between):
+    settings = {} if anatomy is None else {"learning": {"anatomy": anatomy}}
+    part = Part({f"all.{name}": value for name, value in fitted.tensors().items()}, settings)
+    loaded = Regressor.from_part(part, "all.")
+    assert loaded.between == loaded.to(torch.device("cpu")).between == between
+    assert all(torch.equal(value, fitted.tensors()[name]) for name, value in loaded.tensors().items())
 
 
 def test_predictions_do_not_depend_on_the_order_of_images_and_candidates(fitted):

@@ -136,8 +136,16 @@ def test_the_choice_judge_answers_the_candidate_with_the_best_expected_dice(
     mean = ((one.exp() + two.exp()) / 2).log()
     assert torch.allclose(adapter.predict_frozen(away(9)), (one, two, mean)[best], atol=1e-4)
     assert adapter.assessment().choices == (CANDIDATES[best],) * 2
-    assert torch.equal(adapter.assessment().dice, torch.full((2,), 0.8))
-    assert torch.allclose(adapter.assessment().unadapted, torch.full((2,), 0.5 if best else 0.8))
+    other = source.adapt("judge")
+    other(away(9))
+    readings = other.assessment()
+    unadapted = (readings.dice.float() + (0.5 if best else 0.8)) / 2  # the mean of both judges
+    assert torch.allclose(adapter.assessment().unadapted, unadapted, atol=1e-5)
+    assert torch.allclose(adapter.assessment().dice, (readings.dice.float() + 0.8) / 2, atol=1e-5)
+    site = adapter.site_judge.regressor.predict(torch.zeros(2, 3, 1)).half_width[:, best]
+    assert torch.allclose(
+        adapter.assessment().half_width, (readings.half_width.float() + site) / 2, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])

@@ -199,15 +199,11 @@ def judge(
 
 def load_regressor(part: Part, evidence: str) -> Regressor:
     """The regressor that was fitted for this kind of evidence."""
-    prefix = f"{evidence}."
-    tensors = {
-        name.removeprefix(prefix): value for name, value in part.tensors.items() if name.startswith(prefix)
-    }
-    if not tensors:
+    if not any(name.startswith(f"{evidence}.") for name in part.tensors):
         raise UserError(
             f"the judge was not fitted to {evidence!r} evidence; fit the part 'judge' again, with its controls"
         )
-    return Regressor(**tensors)
+    return Regressor.from_part(part, f"{evidence}.")
 
 
 MARGIN = Option(

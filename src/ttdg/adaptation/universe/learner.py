@@ -121,6 +121,11 @@ class UniverseLearner(GuidedLearner, SelfAssessing, Remarking):
                 self.verdict.add_gains(members)
             chosen = choose_candidates(self.rule, self.verdict.gaining, P, members, self.reader.judge.regions)
             names = tuple(CANDIDATES[i] for i in chosen.tolist())
+            readings = reading.assessment  # the mean of both judges ranks answers better than either
+            dice, half_width = (
+                (site + other.to(site)[:, None]) / 2
+                for site, other in ((dice, readings.dice), (half_width, readings.half_width))
+            )
             expected, half = (x.gather(1, chosen[:, None])[:, 0] for x in (dice, half_width))
             self._last = Assessment(names, expected, half, dice[:, UNADAPTED])
         return P[chosen, torch.arange(len(images), device=images.device)].clamp(min=1e-7).log()

@@ -63,11 +63,9 @@ class SiteJudge:
     """A fitted regressor with the names of its signals."""
 
     def __init__(self, part: Part, evidence: str, device: torch.device) -> None:
-        prefix = f"site.{evidence}."
-        tensors = {n.removeprefix(prefix): x for n, x in part.tensors.items() if n.startswith(prefix)}
         with reading_part("judge"):
             self.names: list[str] = part.settings["site_signals"][evidence]
-            self.regressor = Regressor(**tensors).to(device)
+            self.regressor = Regressor.from_part(part, f"site.{evidence}.").to(device)
 
     def predict(self, signals: Mapping[str, Float[Tensor, "3 b"]]) -> Prediction:
         """Expected Dice of the candidates of every image."""
