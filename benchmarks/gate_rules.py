@@ -1,17 +1,19 @@
 """Compare rules of the gate at simulated hospitals of held-out source images; no target site is read.
 
-    python benchmarks/gate_rules.py MODEL --data DATA [--judge FOLDER] [--hospitals 12] [--methods norm,tent]
+    python benchmarks/gate_rules.py MODEL --data DATA [--judge FOLDER] [--hospitals 12] [--methods norm,tent] [--folder]
 
 Each method answers every hospital online, in batches of 4, without a gate. The answers are then judged by the regressor
 of a learned site and by that of the gate, under several bounds. `site` is a test that the gate does not have: while the
 mean expected gain over all images so far, at least 16, is below this bound, all answers are the source's. `averaged` is
 the Dice of both answers above which an accepted answer is given as their mean; 1 gives none. Printed for each rule:
 gain in Dice over the source and the share of images that lose more than 5 Dice, without and with the rule.
-An answer that is rolled back undoes no update here. The hospitals differ from those at which the judge was fitted.
+An answer that is rolled back undoes no update here. With `--folder`, methods that learn a site learn each hospital as a
+whole and then answer it; a last row shows the present rule if what was learned is undone where it rejects more than
+half of the answers. The hospitals differ from those at which the judge was fitted.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ttdg.adaptation import build_adapter, seed_all
+from ttdg.adaptation import SiteLearner, build_adapter, seed_all
 from ttdg.adaptation.gate_tests import GateTests
 from ttdg.adaptation.universe.fit import BATCH, simulated_hospitals
 from ttdg.adaptation.universe.gate_pairs import pair_signals
@@ -39,6 +41,7 @@ RULES: Sequence[tuple[str, float, float | None, float]] = [  # regressor, close,
     (GATE, 0.95, -0.02, 1.0), (GATE, 0.95, 0.0, 1.0), (GATE, 0.95, None, 0.9), (GATE, 0.95, None, 0.7),
     (GATE, 0.95, None, 0.5), (GATE, 0.95, None, 0.0),
 ]  # fmt: skip
+PRESENT = (GATE, 0.95, None, 0.7)
 
 
 class Answers(NamedTuple):
@@ -46,18 +49,26 @@ class Answers(NamedTuple):
 
     gains: Tensor
     kept: list[Tensor]
+    rejected: Tensor  # by the present rule
 
 
-def measure(model: Model, images: Tensor, labels: Tensor, method: str) -> Answers:
+def measure(model: Model, images: Tensor, labels: Tensor, method: str, folder: bool) -> Answers:
     regions = model.card.benchmark.regions
     tests = GateTests(model, regions, GatePolicy())
     judges = {kind: SiteJudge(model.parts["judge"], kind, images.device) for kind in ("all", GATE)}
-    adapter = build_adapter(model, method, OPTIONS.get(method, {}))
+    options = OPTIONS.get(method, {}) | ({"folder_steps": 150} if folder else {})
+    adapter = build_adapter(model, method, options)
+    respond: Callable[[Tensor], Tensor] = adapter
+    if folder:
+        assert isinstance(adapter, SiteLearner)
+        adapter.learn(images.split(BATCH))
+        respond = adapter.predict_frozen
     gains: list[Tensor] = []
+    rejected: list[Tensor] = []
     kept: list[list[Tensor]] = [[] for _ in RULES]
     expected: dict[str, list[Tensor]] = {kind: [] for kind in judges}
     for x, y in zip(images.split(BATCH), labels.split(BATCH), strict=True):
-        answer, source = adapter(x).detach(), tests.shadow(x)[0]
+        answer, source = respond(x).detach(), tests.shadow(x)[0]
         signals, truth = pair_signals(tests.reader, x, source, answer)[1], region_masks(y, regions)
         mean, agreed = mean_answer(source, answer), answer_overlap(source, answer, regions)
         after, before, both = (
@@ -72,11 +83,28 @@ def measure(model: Model, images: Tensor, labels: Tensor, method: str) -> Answer
         for (kind, close, site, averaged), found in zip(RULES, kept, strict=True):
             policy = GatePolicy(close=close)
             bad = torch.tensor([bool(r) for r in failed_tests(source, answer, regions, policy, pairs[kind])])
+            if (kind, close, site, averaged) == PRESENT:
+                rejected.append(bad)
             seen = torch.cat(expected[kind])
             losing = site is not None and len(seen) >= ENOUGH and float(seen.mean()) < site
             given = torch.where(agreed > averaged, both, after) - before
             found.append(torch.zeros_like(given) if losing else given.where(~bad, 0.0))
-    return Answers(torch.cat(gains), [torch.cat(found) for found in kept])
+    return Answers(torch.cat(gains), [torch.cat(found) for found in kept], torch.cat(rejected))
+
+
+def undo(answers: Answers) -> Answers:
+    """The answers if what was learned is undone where more than half of them are rejected."""
+    learned = answers.rejected.double().mean() <= GatePolicy().most_rejected
+    return answers._replace(kept=[kept * learned for kept in answers.kept])
+
+
+def effect(found: Sequence[Answers], rule: int) -> str:
+    """Gain and share of harmed images, without and with a rule."""
+    both = (
+        torch.cat([answers.gains for answers in found]),
+        torch.cat([answers.kept[rule] for answers in found]),
+    )
+    return " -> ".join(f"{100 * g.mean():+.1f}, {100 * (g < -HARM).double().mean():.1f} %" for g in both)
 
 
 def main() -> None:
@@ -86,6 +114,7 @@ def main() -> None:
     parser.add_argument("--judge", type=Path, help="folder with the part, such as one of RUN/parts")
     parser.add_argument("--hospitals", type=int, default=12)
     parser.add_argument("--methods", default="norm,tent,cotta,alpha-bn,self-training")
+    parser.add_argument("--folder", action="store_true", help="learn each hospital first, then answer it")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     model = load(arguments.model)
@@ -98,18 +127,17 @@ def main() -> None:
     for x, labels in simulated_hospitals(held_out, arguments.hospitals, SEED, torch.device("cpu")):
         for method in methods:
             seed_all(0)
-            found[method].append(measure(model, normalise(x, benchmark.normalisation), labels, method))
+            images = normalise(x, benchmark.normalisation)
+            found[method].append(measure(model, images, labels, method, arguments.folder))
     print("regressor | close | site | averaged | " + " | ".join(methods))
-    for number, (kind, close, site, averaged) in enumerate(RULES):
-        cells = []
-        for method in methods:
-            gain = torch.cat([answers.gains for answers in found[method]])
-            kept = torch.cat([answers.kept[number] for answers in found[method]])
-            shown = [
-                f"{100 * g.mean():+.1f}, {100 * (g < -HARM).double().mean():.1f} %" for g in (gain, kept)
-            ]
-            cells.append(" -> ".join(shown))
-        print(f"{kind} | {close} | {site} | {averaged} | " + " | ".join(cells))
+    for number, rule in enumerate(RULES):
+        print(" | ".join(map(str, rule)), *(effect(found[m], number) for m in methods), sep=" | ")
+    if arguments.folder:
+        undone = {m: [undo(answers) for answers in found[m]] for m in methods}
+        present = RULES.index(PRESENT)
+        print(
+            " | ".join(map(str, PRESENT)), *(effect(undone[m], present) for m in methods), "undone", sep=" | "
+        )
     print(f"{sum(len(answers.gains) for answers in found[methods[0]])} images")
 
 

@@ -6,8 +6,11 @@
 The input is packed records of `ttdg bench`; `--only` selects experiments of the run, by default all. A transfer is a
 set of source sites and a target. Its gain is the mean over images, each averaged over training seeds. Intervals
 resample transfers. Harm is the share of images that lose more than 5 Dice points. The last table compares the Dice that
-a method predicts for its own answers with the true Dice. Its last column is the share of the images with a Dice below
-60 that are among the first 20 % of their transfer in the order of the predicted Dice.
+a method predicts for its own answers with the true Dice: the share of the images inside their 80 % interval, the root
+mean square over transfers and seeds of the error of the mean, and the share of the images with a Dice below 60 that are
+among the first 20 % of their transfer in the order of the predicted Dice. Two options are for records that were made
+before both became the default: `--between-sites D` adds the standard deviation D of the error of a whole site to the
+intervals, and `--both-judges` averages the Dice that `universe` predicts with that of `judge` for the same image.
 """
 
 import argparse
@@ -32,7 +35,7 @@ from ttdg.report.aggregate import (
     transfer_differences,
 )
 from ttdg.report.write import insert_tables
-from ttdg.safety.review import FAILURE, failures_found
+from ttdg.safety.review import COVERED, FAILURE, failures_found
 
 PAIRS = (
     ("universe-choice", "universe-choice, random universe"), ("judge", "judge, no universe"),
@@ -61,15 +64,39 @@ class Benchmark:
     predicted: pl.DataFrame
 
 
-def from_records(folder: Path, experiments: Sequence[str], stream: str = "online") -> Benchmark:
-    """Read one stream of the named experiments of a run; no names means all."""
+def from_records(
+    folder: Path,
+    experiments: Sequence[str],
+    stream: str = "online",
+    between: float = 0.0,
+    both_judges: bool = False,
+) -> Benchmark:
+    """Read one stream of the named experiments of a run; no names means all.
+
+    `between` is the standard deviation between sites that is added to the intervals. With `both_judges` the predicted
+    Dice of `universe` is averaged with that of `judge`.
+    """
     table = read_table(folder)
     table = select_experiments(table, experiments) if experiments else table
     metric = pl.col("metric").cast(pl.String)
     predicted = table.rows.with_columns(metric).filter(metric.is_in(["expected", "half_width"]))
     wide = predicted.pivot("metric", index=["job", *IMAGE_COLUMNS], values="value")
+    if "half_width" in wide.columns:
+        widened = (pl.col("half_width") ** 2 + (COVERED * between) ** 2).sqrt()
+        wide = wide.with_columns(half_width=widened)
     here = pl.col("stream") == stream
-    return Benchmark(image_dice(table).filter(here), join_settings(table, wide).filter(here))
+    expected = join_settings(table, wide).filter(here)
+    return Benchmark(image_dice(table).filter(here), average_judges(expected) if both_judges else expected)
+
+
+def average_judges(predicted: pl.DataFrame) -> pl.DataFrame:
+    """Average the predicted Dice and interval of `universe` with those of `judge`."""
+    values, rows = ["expected", "half_width"], [key for key in KEYS if key != "method"]
+    is_universe = pl.col("method") == "universe"
+    judge = predicted.filter(pl.col("method") == "judge").select(*rows, *values)
+    both = predicted.filter(is_universe).join(judge, on=rows, suffix="_judge")
+    mean = both.with_columns((pl.col(value) + pl.col(f"{value}_judge")) / 2 for value in values)
+    return pl.concat([predicted.filter(~is_universe), mean.select(predicted.columns)])
 
 
 def interval(gains: Sequence[float]) -> str:
@@ -140,13 +167,22 @@ def predicted_dice(benchmark: Benchmark, name: str, batch: int) -> None:
         mine = both.filter((pl.col("method") == method) & (pl.col("batch") == batch))
         if not len(mine):
             continue
-        truth = (mine["dice"] / 100).to_numpy()
-        inside = np.abs(mine["expected"].to_numpy() - truth) <= mine["half_width"].to_numpy()
+        truth, inside = (mine["dice"] / 100).to_numpy(), _inside(mine)
         parts = [part for _, part in mine.group_by(["sources", "target", "seed"])]
         within = np.mean(np.nan_to_num([spearmanr(part["expected"], part["dice"])[0] for part in parts]))
         overall = spearmanr(mine["expected"], truth)[0]
-        cells = (f"{overall:.2f}", f"{within:.2f}", f"{100 * inside.mean():.0f} %", f"{early(parts):.0f} %")
+        errors = [100 * part["expected"].to_numpy().mean() - part["dice"].to_numpy().mean() for part in parts]
+        covered = np.mean([_inside(part).mean() for part in parts])
+        cells = (f"{overall:.2f}", f"{within:.2f}", f"{100 * inside.mean():.0f} %", f"{100 * covered:.0f} %",
+                 f"{np.sqrt(np.mean(np.square(errors))):.1f}", f"{early(parts):.0f} %")  # fmt: skip
         print(f"| {method} | {name} | {batch} | {' | '.join(cells)} |")
+
+
+def _inside(part: pl.DataFrame) -> np.ndarray:
+    """Return which true values are inside their interval."""
+    return (
+        np.abs(part["expected"].to_numpy() - part["dice"].to_numpy() / 100) <= part["half_width"].to_numpy()
+    )
 
 
 def early(parts: Sequence[pl.DataFrame]) -> float:
@@ -166,8 +202,7 @@ def predicted_by_transfer(benchmark: Benchmark, name: str) -> None:
         (pl.col("method") == "judge") & (pl.col("batch") == 4)
     )
     for (sources, target), mine in sorted(both.group_by(["sources", "target"]), key=lambda part: part[0]):
-        off = np.abs(mine["expected"].to_numpy() - mine["dice"].to_numpy() / 100)
-        covered = 100 * (off <= mine["half_width"].to_numpy()).mean()
+        covered = 100 * _inside(mine).mean()
         ranks = [spearmanr(part["expected"], part["dice"])[0] for _, part in mine.group_by("seed")]
         values = f"{100 * mine['expected'].mean():.1f} | {mine['dice'].mean():.1f}"
         print(
@@ -185,6 +220,8 @@ def main() -> None:
         "--only", action="append", default=[], help="use only this experiment; may be repeated"
     )
     parser.add_argument("--stream", default="online", help="online (default) or folder")
+    parser.add_argument("--between-sites", type=float, default=0.0, metavar="D", help="in Dice, such as 0.1")
+    parser.add_argument("--both-judges", action="store_true", help="average the predictions of both judges")
     parser.add_argument(
         "--each", action="store_true", help="print instead the Dice that `judge` predicts for each transfer"
     )
@@ -196,7 +233,10 @@ def main() -> None:
     )
     options = parser.parse_args()
     benchmarks = {
-        folder.name: from_records(folder, options.only, options.stream) for folder in options.records
+        folder.name: from_records(
+            folder, options.only, options.stream, options.between_sites, options.both_judges
+        )
+        for folder in options.records
     }
     if options.each:
         print(
@@ -227,9 +267,9 @@ def tables(benchmarks: dict[str, Benchmark]) -> None:
         return
     print(
         "\n| method | benchmark | batch | rank correlation, all images | within a transfer | 80 % intervals cover "
-        "| failures in the first 20 % |"
+        "| mean over transfers | error of a transfer's mean | failures in the first 20 % |"
     )
-    print("|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|")
     for name, benchmark in benchmarks.items():
         for batch in (4, 1):
             predicted_dice(benchmark, name, batch)
