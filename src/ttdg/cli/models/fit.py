@@ -181,7 +181,8 @@ def fit_judge_command(
 
 
 ANATOMIES = {
-    "steady": "structures are of similar size in all images; `universe` carries labels from sure images to unsure ones",
+    "steady": "structures are of similar size in all images; `universe` carries labels from sure images to "
+    "unsure ones, and intervals of the expected Dice contain how differently sites annotate",
     "varied": "structures vary in size from image to image; `universe` carries no labels between images, and averages "
     "its answers with the judge's where both agree",
     "absent": "some images show no structure; `universe` carries no labels, and for each image a judge chooses between "
