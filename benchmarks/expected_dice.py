@@ -10,26 +10,22 @@ site's expectation with its level at the unadapted prediction moved to the mean 
 at which the judges were fitted.
 """
 
-import argparse
 from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from ttdg.adaptation import build_adapter, seed_all
+from hospital_trial import hospitals, load_model, trial_parser
+from ttdg.adaptation import build_adapter
 from ttdg.adaptation.universe.answer_rule import choose_candidates
-from ttdg.adaptation.universe.fit import BATCH, simulated_hospitals
+from ttdg.adaptation.universe.fit import BATCH
 from ttdg.adaptation.universe.learner import UniverseLearner
 from ttdg.adaptation.universe.site_judge import UNADAPTED
-from ttdg.checkpoints import Model, load, load_parts
-from ttdg.data import find_sites, load_sources, normalise
+from ttdg.checkpoints import Model
 from ttdg.metrics import dice, region_masks, region_probabilities
 
-SEED = 1  # of the hospitals; judges are fitted with 0
 FORMS = ("site", "readings", "mean", "moved")
 
 
@@ -52,26 +48,14 @@ def expectations(model: Model, images: Tensor, labels: Tensor) -> Iterator[Tenso
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--judge", type=Path, help="folder with the part, such as one of RUN/parts")
-    parser.add_argument("--hospitals", type=int, default=6)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    model = load(arguments.model)
-    if arguments.judge:
-        parts = load_parts(arguments.judge, model.card.sha256)
-        model = replace(model, parts={**model.parts, **parts})
-    benchmark = model.card.benchmark
-    held_out = load_sources(find_sites(arguments.data, list(model.card.sources)), benchmark).held_out
+    arguments = trial_parser(__doc__, hospitals=6).parse_args()
+    model = load_model(arguments)
     found = []
-    for x, labels in simulated_hospitals(held_out, arguments.hospitals, SEED, torch.device("cpu")):
-        seed_all(0)
-        batches = expectations(model, normalise(x, benchmark.normalisation), labels)
+    for images, labels in hospitals(model, arguments):
+        batches = expectations(model, images, labels)
         true, *forms = torch.cat([*batches], 1).numpy()
         found.append([(spearmanr(form, true)[0], 100 * np.abs(form - true).mean()) for form in forms])
-        show(f"{len(x)} images", found[-1])
+        show(f"{len(images)} images", found[-1])
     show("mean", np.nanmean(found, axis=0).tolist())
 
 

@@ -12,28 +12,24 @@ whole and then answer it; a last row shows the present rule if what was learned 
 half of the answers. The hospitals differ from those at which the judge was fitted.
 """
 
-import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from hospital_trial import hospitals, load_model, trial_parser
 from ttdg.adaptation import SiteLearner, build_adapter, seed_all
 from ttdg.adaptation.gate_tests import GateTests
-from ttdg.adaptation.universe.fit import BATCH, simulated_hospitals
+from ttdg.adaptation.universe.fit import BATCH
 from ttdg.adaptation.universe.gate_pairs import pair_signals
 from ttdg.adaptation.universe.site_judge import ADAPTED, GATE, UNADAPTED, SiteJudge
-from ttdg.checkpoints import Model, load, load_parts
-from ttdg.data import find_sites, load_sources, normalise
+from ttdg.checkpoints import Model
 from ttdg.metrics import dice, region_masks, region_probabilities
 from ttdg.safety.gate import answer_overlap, failed_tests, mean_answer
 from ttdg.safety.policy import GatePolicy
 
 HARM = 0.05  # loss of Dice that counts as harm
-SEED = 1  # of the hospitals; judges are fitted with 0
 ENOUGH = 16  # images from which the expected gain of a site is measured
 OPTIONS = {"self-training": {"lr": 5e-4, "draw": 8}}  # as in experiments/gate-cpu.yaml
 RULES: Sequence[tuple[str, float, float | None, float]] = [  # regressor, close, site, averaged
@@ -108,26 +104,15 @@ def effect(found: Sequence[Answers], rule: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--judge", type=Path, help="folder with the part, such as one of RUN/parts")
-    parser.add_argument("--hospitals", type=int, default=12)
+    parser = trial_parser(__doc__, hospitals=12)
     parser.add_argument("--methods", default="norm,tent,cotta,alpha-bn,self-training")
     parser.add_argument("--folder", action="store_true", help="learn each hospital first, then answer it")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    model = load(arguments.model)
-    if arguments.judge:
-        parts = load_parts(arguments.judge, model.card.sha256)
-        model = replace(model, parts={**model.parts, **parts})
-    benchmark, methods = model.card.benchmark, arguments.methods.split(",")
-    held_out = load_sources(find_sites(arguments.data, list(model.card.sources)), benchmark).held_out
+    model, methods = load_model(arguments), arguments.methods.split(",")
     found: dict[str, list[Answers]] = {method: [] for method in methods}
-    for x, labels in simulated_hospitals(held_out, arguments.hospitals, SEED, torch.device("cpu")):
+    for images, labels in hospitals(model, arguments):
         for method in methods:
             seed_all(0)
-            images = normalise(x, benchmark.normalisation)
             found[method].append(measure(model, images, labels, method, arguments.folder))
     print("regressor | close | site | averaged | " + " | ".join(methods))
     for number, rule in enumerate(RULES):

@@ -9,24 +9,19 @@ answers if the site is never learned, always, or unless the expected gain of the
 is negative by more than two standard deviations. The hospitals differ from those at which the judge was fitted.
 """
 
-import argparse
-from dataclasses import replace
-from pathlib import Path
-
 import torch
 from torch import Tensor
 
-from ttdg.adaptation import build_adapter, seed_all
+from hospital_trial import hospitals, load_model, trial_parser
+from ttdg.adaptation import build_adapter
 from ttdg.adaptation.universe.answer_rule import choose_candidates
-from ttdg.adaptation.universe.fit import BATCH, simulated_hospitals
+from ttdg.adaptation.universe.fit import BATCH
 from ttdg.adaptation.universe.learner import UniverseLearner
 from ttdg.adaptation.universe.site_judge import ADAPTED, UNADAPTED
 from ttdg.adaptation.universe.site_verdict import DOUBT
-from ttdg.checkpoints import Model, load, load_parts
-from ttdg.data import find_sites, load_sources, normalise
+from ttdg.checkpoints import Model
 from ttdg.metrics import dice, region_masks, region_probabilities
 
-SEED = 1  # of the hospitals; judges are fitted with 0
 FORMS = ("adapted", "answer")
 
 
@@ -55,26 +50,14 @@ def measure(model: Model, images: Tensor, labels: Tensor) -> dict[str, tuple[Ten
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--judge", type=Path, help="folder with the part, such as one of RUN/parts")
-    parser.add_argument("--hospitals", type=int, default=8)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    model = load(arguments.model)
-    if arguments.judge:
-        parts = load_parts(arguments.judge, model.card.sha256)
-        model = replace(model, parts={**model.parts, **parts})
-    benchmark = model.card.benchmark
-    held_out = load_sources(find_sites(arguments.data, list(model.card.sources)), benchmark).held_out
+    arguments = trial_parser(__doc__, hospitals=8).parse_args()
+    model = load_model(arguments)
     rules: dict[str, list[float]] = {
         name: [] for name in ("always", *(f"unless the {f} loses" for f in FORMS))
     }
     print("images | " + " | ".join(f"{form}: true, expected" for form in FORMS), flush=True)
-    for x, labels in simulated_hospitals(held_out, arguments.hospitals, SEED, torch.device("cpu")):
-        seed_all(0)
-        found = measure(model, normalise(x, benchmark.normalisation), labels)
+    for images, labels in hospitals(model, arguments):
+        found = measure(model, images, labels)
         cells, answer = [], 100 * float(found["answer"][0].mean())
         rules["always"].append(answer)
         for form, (true, expected) in found.items():
@@ -82,7 +65,7 @@ def main() -> None:
             mean, spread = float(each.mean()), float(each.std())
             cells.append(f"{100 * float(true.mean()):+.1f}, {mean:+.1f} ± {spread:.1f}")
             rules[f"unless the {form} loses"].append(answer if mean + DOUBT * spread >= 0 else 0.0)
-        print(f"{len(x)} | " + " | ".join(cells), flush=True)
+        print(f"{len(images)} | " + " | ".join(cells), flush=True)
     for name, gains in rules.items():
         stopped = sum(gain == 0.0 for gain in gains)
         print(
