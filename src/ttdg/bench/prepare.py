@@ -14,6 +14,7 @@ from ttdg.bench.plan import plan_jobs
 from ttdg.bench.request import PreparedRun, RunRequest
 from ttdg.bench.reuse import reuse_records
 from ttdg.bench.run_file import RunPlan, read_run, write_run
+from ttdg.bench.selection import select_jobs
 from ttdg.checkpoints import versions
 from ttdg.data import find_benchmark_folder, find_sites, load_benchmark, summarise_data
 from ttdg.data.threads import available_cores
@@ -38,7 +39,8 @@ def prepare_run(request: RunRequest) -> PreparedRun:
     device = resolve_device(request.device)
     run_versions = versions()
     planned = plan_jobs(config, data)
-    jobs = planned.jobs if requested == config else plan_jobs(requested, data).jobs
+    wanted = planned if requested == config else plan_jobs(requested, data)
+    jobs = select_jobs(wanted.jobs, wanted.entries, request.piece, config.baseline)
     gpus = _count_gpus(device)
     workers = request.workers or (2 * gpus if gpus else available_cores())
     models = (request.models or out / "models").resolve()

@@ -7,6 +7,7 @@ from pathlib import Path
 from ttdg.bench.folder import RunFolder
 from ttdg.bench.jobs import Job
 from ttdg.bench.run_file import RunPlan
+from ttdg.bench.selection import EVERYTHING, Piece
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class RunRequest:
     workers: int | None = None
     threads: int | None = None
     only: tuple[str, ...] = ()  # names of experiments to run; empty means all
+    piece: Piece = EVERYTHING  # seeds, rows and targets to run
     records: tuple[Path, ...] = ()  # packed records, whose scorings are not made again
 
 

@@ -151,8 +151,9 @@ def select_experiments(table: RunTable, experiments: Sequence[str]) -> RunTable:
 def pack_run(table: RunTable, folder: Path) -> list[Path]:
     """Write the run as three small files that can be published: plan, metadata of the scorings, rows.
 
-    Packed rows have one column per metric, which makes the file smaller. Two metrics are left out: the time of each
-    image, whose sum is in the metadata, and E_φ at one threshold, which no table shows.
+    The plan names the scorings that were made, and the jobs that they needed. Packed rows have one column per metric,
+    which makes the file smaller. Two metrics are left out: the time of each image, whose sum is in the metadata, and
+    E_φ at one threshold, which no table shows.
     """
     pl = import_polars()
     about = {
@@ -162,7 +163,9 @@ def pack_run(table: RunTable, folder: Path) -> list[Path]:
     rows = table.rows.filter(~pl.col("metric").cast(pl.String).is_in(UNPUBLISHED_METRICS))
     wide = rows.pivot("metric", index=PACKED_INDEX, values="value", maintain_order=True)
     wide = wide.sort("job", "target", "region", maintain_order=True)  # compresses better
-    write_run(folder, replace(table.run, data="", models=""))
+    entries = tuple(entry for entry in table.run.entries if entry.job in about)
+    jobs = with_required(table.run.jobs, about)
+    write_run(folder, replace(table.run, jobs=jobs, entries=entries, data="", models=""))
     write_text(folder / ABOUT_FILE, json.dumps(about, sort_keys=True) + "\n")
     with atomic_file(folder / PACKED_FILE) as temporary, temporary.open("wb") as file:
         file.write(gzip.compress(wide.write_csv().encode(), 9, mtime=0))

@@ -29,6 +29,20 @@ def bench_command(
         list[str] | None,
         typer.Option(help="Run only this experiment; may be repeated. Default: all.", show_default=False),
     ] = None,
+    seed: Annotated[
+        list[int] | None,
+        typer.Option(help="Run only this training seed; may be repeated.", show_default=False),
+    ] = None,
+    row: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Run only this method or table row, and the baseline; may be repeated.", show_default=False
+        ),
+    ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="Score only at this site; may be repeated.", show_default=False),
+    ] = None,
     records: Annotated[
         list[Path] | None,
         typer.Option(
@@ -68,10 +82,11 @@ def bench_command(
 
     If the command is interrupted, run it again: it continues with the jobs that are not finished.
     A failed job does not stop the others; it is reported with its log, and the exit status is 3.
+    A large file is run in pieces with --only, --seed, --row and --target; the reports show what there is.
 
     Example: [bold]ttdg bench experiments/smoke.yaml --out runs/smoke[/bold]
     """
-    from ttdg.bench import RunRequest, read_run, run_benchmark
+    from ttdg.bench import Piece, RunRequest, read_run, run_benchmark
     from ttdg.bench.console import progress_display
     from ttdg.bench.executors import ExecutorOptions
     from ttdg.bench.jobs import job_title
@@ -86,6 +101,7 @@ def bench_command(
         workers,
         threads,
         tuple(only or ()),
+        Piece(tuple(seed or ()), tuple(row or ()), tuple(target or ())),
         tuple(records or ()),
     )
     options = ExecutorOptions(workers, address, partition, minutes, gpus)
