@@ -17,7 +17,13 @@ RECIPE = {"encoder": "light", "steps": 1, "batch": 2, "universe": 0.1}
 EXPERIMENT = {
     "name": "main",
     "protocol": "leave-one-out",
-    "methods": ["source", "tent", {"method": "tent", "name": "slow tent", "options": {"lr": 1e-5}}, "judge"],
+    "methods": [
+        "source",
+        {"method": "source", "name": "flips", "views": "flips"},
+        "tent",
+        {"method": "tent", "name": "slow tent", "options": {"lr": 1e-5}},
+        "judge",
+    ],
 }
 
 
@@ -54,7 +60,8 @@ def test_a_seed_selects_its_scorings_and_models(ask):
 
 
 def test_a_method_selects_all_of_its_rows_and_a_label_one_of_them(ask):
-    assert {job.method for job in scorings(ask(rows=("tent",)))} == {"source", "tent"}
+    all_of_tent = scorings(ask(rows=("tent",)))
+    assert {(job.method, job.views) for job in all_of_tent} == {("source", "plain"), ("tent", "plain")}
     one = scorings(ask(rows=("slow tent",)))
     assert {(job.method, job.options.get("lr")) for job in one} == {("source", None), ("tent", 1e-5)}
 

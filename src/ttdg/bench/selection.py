@@ -35,7 +35,7 @@ def select_jobs(
         entry.job
         for entry, job in planned
         if (not piece.seeds or job.seed in piece.seeds)
-        and (not piece.rows or {entry.label, job.method} & {*piece.rows, baseline})
+        and (not piece.rows or entry.label == baseline or {entry.label, job.method} & {*piece.rows})
         and (not piece.targets or {target.name for target in job.targets} & {*piece.targets})
     ]
     _check("seed", map(str, piece.seeds), planned, lambda _, job: [str(job.seed)])

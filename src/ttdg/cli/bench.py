@@ -92,18 +92,9 @@ def bench_command(
     from ttdg.bench.jobs import job_title
 
     request = RunRequest(
-        config,
-        out,
-        data,
-        models,
-        encoder_weights,
-        device,
-        workers,
-        threads,
-        tuple(only or ()),
-        Piece(tuple(seed or ()), tuple(row or ()), tuple(target or ())),
-        tuple(records or ()),
-    )
+        config, out, data, models, encoder_weights, device, workers, threads, only=tuple(only or ()),
+        piece=Piece(tuple(seed or ()), tuple(row or ()), tuple(target or ())), records=tuple(records or ()),
+    )  # fmt: skip
     options = ExecutorOptions(workers, address, partition, minutes, gpus)
     with progress_display() as watch:
         outcome = run_benchmark(
