@@ -38,6 +38,12 @@ def named(label: str) -> str:
     return f"`{label}`" if label in METHODS else label
 
 
+def named_with_settings(label: str) -> str:
+    """A row's label: the method as code, then the settings of a grid."""
+    name, _, settings = label.removesuffix("]").partition(" [")
+    return f"{named(name)}, {settings.replace('=', ' ')}" if settings else named(name)
+
+
 def signed(text: str) -> str:
     """The text with minus signs before numbers."""
     return re.sub(r"(?<!\w)-(?=\d)", "−", text)
@@ -130,6 +136,7 @@ def by_target(
     *more: str,
     share: bool = False,
     split: Sequence[str] = (),
+    name: Callable[[str], str] = named,
 ) -> str:
     """Gain at each target. Rows of later experiments follow those of the first."""
     lines: list[tuple[str, ...]] = []
@@ -148,7 +155,7 @@ def by_target(
             middle += split_means(run, experiment, label) if split else ()
             ending = [*(found[what][label]["mean"].text for what in more), against[HARMED].text]
             ending += [signed(row[SHARE].text)] if share else []
-            lines.append((named(label), *middle, *ending))
+            lines.append((name(label), *middle, *ending))
     return table(("method", *columns, "mean", *split, *more, HARMED, *([SHARE] if share else [])), lines)
 
 
@@ -161,7 +168,9 @@ def with_and_without_gate(run: str, experiment: str) -> str:
             lines.append((named(label), *(gain(r, "Dice") for r in (row, gated)),
                           *(f"{value(r[HARMED]):.1f}" for r in (row, gated)),
                           *(r["ms/image"].text for r in (row, gated))))  # fmt: skip
-    heads = (f"{what}{how}" for what in ("Δ Dice", HARMED, "ms/image") for how in (", without", ", with the gate"))
+    heads = (
+        f"{what}{how}" for what in ("Δ Dice", HARMED, "ms/image") for how in (", without", ", with the gate")
+    )
     return table(("method", *heads), lines)
 
 
@@ -255,6 +264,7 @@ MEASURED: Mapping[str, Callable[[], str]] = {
     "learn-fundus-home": partial(by_target, "learn-fundus", ("at home",), "Dice"),
     "gate-polyp": partial(by_target, "learn-polyp", ("behind the gate",), "Dice"),
     "gate-fundus": partial(by_target, "learn-fundus", ("behind the gate",), "Dice"),
+    "rivals-small": partial(by_target, "rivals-cpu", ("every setting",), "Dice", name=named_with_settings),
     "gate-small": partial(with_and_without_gate, "gate-cpu", "behind the gate"),
     "prostate-one-source": partial(prostate, SLICES["neighbouring slices"], "Dice", *VOLUMES),
     "prostate-multi-source": partial(prostate, "multi-source", "Dice", *VOLUMES),
