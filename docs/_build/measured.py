@@ -283,6 +283,11 @@ MEASURED: Mapping[str, Callable[[], str]] = {
     "pacs-folder": partial(by_target, "pacs", (SITE,), "accuracy"),
     "shapes-methods": partial(by_target, "shapes", ("leave one site out",), "accuracy"),
     "shapes-judge": partial(differences, "shapes", ("the judge",), "source", score="accuracy"),
+    "literal-real": partial(
+        methods, "literal-cpu", "the universe and its ablations", "Dice", digits=2, cost=["ms/image"]
+    ),
+    "literal-real-classes": partial(grid, "literal-cpu", "class matrix W", "W"),
+    "literal-real-batches": partial(batches, "literal-cpu", "batch size", (2, 4, 16, 32)),
     "literal-universe": partial(ablation, "the universe and its ablations", "Dice"),
     "literal-ours": partial(differences, "literal", ("the universe and its ablations",), "ours, source"),
     "literal-classes": partial(grid, "literal", "class matrix W", "W"),

@@ -37,6 +37,7 @@ RUNS = {
     "vessels": "Retinal vessels",
     "pacs": "PACS: classification",
     "literal": "The paper to the letter, drawn hospitals",
+    "literal-cpu": "The paper to the letter, fundus sites, small network",
     "shapes": "Classification of drawn shapes",
 }
 OURS = ("docs/records/polyp", "docs/records/fundus")
