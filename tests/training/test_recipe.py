@@ -213,8 +213,9 @@ def test_recorded_training_jobs_keep_their_keys(path):
     jobs = json.loads(path.read_text())["jobs"]
     trainings = {key: from_dict(job) for key, job in jobs.items() if job["kind"] == "train"}
     assert trainings
-    strong = dict.fromkeys(("learn", "strong", "prostate", "vessels"), ("strong", 0.999))
-    recipe = {**strong, "pacs": ("strong", 0)}.get(path.parent.name.split("-")[0], ("standard", 0))
+    strong = dict.fromkeys(("learn", "strong", "prostate", "vessels", "gate"), ("strong", 0.999))
+    others = {"pacs": ("strong", 0), "rivals": ("strong", 0.995)}
+    recipe = {**strong, **others}.get(path.parent.name.split("-")[0], ("standard", 0))
     for key, job in trainings.items():
         weights = job.recipe["encoder_weights"]
         assert (job.recipe["augmentation"], Recipe.from_dict(job.recipe).average) == recipe
