@@ -286,6 +286,12 @@ MEASURED: Mapping[str, Callable[[], str]] = {
     "literal-real": partial(
         methods, "literal-cpu", "the universe and its ablations", "Dice", digits=2, cost=["ms/image"]
     ),
+    "literal-real-ours": partial(
+        differences, "literal-cpu", ("the universe and its ablations",), "ours, source"
+    ),
+    "literal-real-classes-source": partial(
+        differences, "literal-cpu", ("class matrix W",), "source [recipe.class_matrix=none]", "source ["
+    ),
     "literal-real-classes": partial(grid, "literal-cpu", "class matrix W", "W"),
     "literal-real-batches": partial(batches, "literal-cpu", "batch size", (2, 4, 16, 32)),
     "literal-universe": partial(ablation, "the universe and its ablations", "Dice"),
