@@ -22,6 +22,8 @@ EXPERIMENT = {
         {"method": "source", "name": "flips", "views": "flips"},
         "tent",
         {"method": "tent", "name": "slow tent", "options": {"lr": 1e-5}},
+        {"method": "norm", "name": "norm, plain"},
+        {"method": "norm", "name": "norm, flips", "views": "flips"},
         "judge",
     ],
 }
@@ -59,11 +61,15 @@ def test_a_seed_selects_its_scorings_and_models(ask):
     assert 2 * len(ready.jobs) == len(ready.run.jobs)
 
 
-def test_a_method_selects_all_of_its_rows_and_a_label_one_of_them(ask):
-    all_of_tent = scorings(ask(rows=("tent",)))
-    assert {(job.method, job.views) for job in all_of_tent} == {("source", "plain"), ("tent", "plain")}
-    one = scorings(ask(rows=("slow tent",)))
-    assert {(job.method, job.options.get("lr")) for job in one} == {("source", None), ("tent", 1e-5)}
+def test_a_label_selects_one_row(ask):
+    for label, rate in (("tent", None), ("slow tent", 1e-5)):
+        chosen = {(job.method, job.options.get("lr")) for job in scorings(ask(rows=(label,)))}
+        assert chosen == {("source", None), ("tent", rate)}
+
+
+def test_a_method_that_is_no_label_selects_all_of_its_rows(ask):
+    chosen = {(job.method, job.views) for job in scorings(ask(rows=("norm",)))}
+    assert chosen == {("source", "plain"), ("norm", "plain"), ("norm", "flips")}
 
 
 def test_parts_that_no_selected_row_needs_are_not_fitted(ask):

@@ -14,7 +14,8 @@ class Piece:
 
     Attributes:
         seeds: Training seeds.
-        rows: Labels of table rows, or names of methods. The baseline is always run, because every gain refers to it.
+        rows: Labels of table rows; a name that is no label selects all rows of that method. The baseline is always run,
+            because every gain refers to it.
         targets: Sites that are scored.
     """
 
@@ -31,11 +32,13 @@ def select_jobs(
 ) -> dict[str, Job]:
     """Return the jobs of a piece; a seed, row or target that the plan does not have raises a UserError."""
     planned = [(entry, job) for entry in entries if isinstance(job := jobs[entry.job], Scoring)]
+    labels = {entry.label for entry, _ in planned}
+    rows, methods = {*piece.rows} & labels, {*piece.rows} - labels
     selected = [
         entry.job
         for entry, job in planned
         if (not piece.seeds or job.seed in piece.seeds)
-        and (not piece.rows or entry.label == baseline or {entry.label, job.method} & {*piece.rows})
+        and (not piece.rows or entry.label in {baseline, *rows} or job.method in methods)
         and (not piece.targets or {target.name for target in job.targets} & {*piece.targets})
     ]
     _check("seed", map(str, piece.seeds), planned, lambda _, job: [str(job.seed)])
