@@ -70,8 +70,9 @@ def from_records(
     stream: str = "online",
     between: float = 0.0,
     both_judges: bool = False,
+    seed: int | None = None,
 ) -> Benchmark:
-    """Read one stream of the named experiments of a run; no names means all.
+    """Read one stream of the named experiments of a run; no names means all, and no seed all seeds.
 
     `between` is the standard deviation between sites that is added to the intervals. With `both_judges` the predicted
     Dice of `universe` is averaged with that of `judge`.
@@ -85,6 +86,8 @@ def from_records(
         widened = (pl.col("half_width") ** 2 + (COVERED * between) ** 2).sqrt()
         wide = wide.with_columns(half_width=widened)
     here = pl.col("stream") == stream
+    if seed is not None:
+        here &= pl.col("seed").cast(pl.String) == str(seed)
     expected = join_settings(table, wide).filter(here)
     return Benchmark(image_dice(table).filter(here), average_judges(expected) if both_judges else expected)
 
@@ -113,7 +116,7 @@ def positive(gains: Sequence[float]) -> str:
 
 
 def means(paired: pl.DataFrame, method: str) -> dict[str, float]:
-    """Return the mean gain of a method for each transfer."""
+    """Return the mean difference of a method to the baseline for each transfer."""
     return {t.name: float(t.differences.mean()) for t in transfer_differences(paired, method)}
 
 
@@ -142,16 +145,13 @@ def gains(paired: pl.DataFrame, name: str, batch: int) -> None:
 
 
 def compared(runs: dict[str, pl.DataFrame], batch: int) -> None:
-    """Print the difference between the two methods of each pair in PAIRS."""
+    """Print the difference between the two methods of each pair in PAIRS, on the seeds that both have."""
     lines = [
         f"\n| difference, batch {batch} | {' | '.join(runs)} | all |",
         f"|---|{'---|' * (len(runs) + 1)}",
     ]
     for a, b in PAIRS:
-        found = []
-        for paired in runs.values():
-            left, right = means(paired, a), means(paired, b)
-            found.append([left[t] - right[t] for t in left if t in right])
+        found = [[*means(dice_differences(images, b), a).values()] for images in runs.values()]
         if any(found):
             parts = [*found, [*itertools.chain(*found)]]
             cells = [f"{interval(part)}, {positive(part)}" for part in parts]
@@ -220,6 +220,7 @@ def main() -> None:
         "--only", action="append", default=[], help="use only this experiment; may be repeated"
     )
     parser.add_argument("--stream", default="online", help="online (default) or folder")
+    parser.add_argument("--seed", type=int, help="use only this training seed")
     parser.add_argument("--between-sites", type=float, default=0.0, metavar="D", help="in Dice, such as 0.1")
     parser.add_argument("--both-judges", action="store_true", help="average the predictions of both judges")
     parser.add_argument(
@@ -234,7 +235,7 @@ def main() -> None:
     options = parser.parse_args()
     benchmarks = {
         folder.name: from_records(
-            folder, options.only, options.stream, options.between_sites, options.both_judges
+            folder, options.only, options.stream, options.between_sites, options.both_judges, options.seed
         )
         for folder in options.records
     }
@@ -256,12 +257,13 @@ def main() -> None:
 def tables(benchmarks: dict[str, Benchmark]) -> None:
     """Print all tables."""
     for batch in (4, 1):
-        runs = {}
-        for name, benchmark in benchmarks.items():
-            paired = dice_differences(benchmark.images.filter(pl.col("batch") == batch), "source")
-            runs[name] = paired.filter(pl.col("method") != "source")
-            if len(runs[name]):
-                gains(runs[name], name, batch)
+        runs = {
+            name: benchmark.images.filter(pl.col("batch") == batch) for name, benchmark in benchmarks.items()
+        }
+        for name, images in runs.items():
+            paired = dice_differences(images, "source").filter(pl.col("method") != "source")
+            if len(paired):
+                gains(paired, name, batch)
         compared(runs, batch)
     if all(benchmark.predicted.is_empty() for benchmark in benchmarks.values()):
         return

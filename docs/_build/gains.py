@@ -73,19 +73,24 @@ SHORT = Study(  # a source of 600 steps
 class Gains(NamedTuple):
     """What an experiment says of its rows."""
 
-    source: float  # mean Dice of `source` over transfers and seeds
+    source: float  # mean Dice of `source` over transfers
     by_transfer: dict[str, list[float]]  # row → mean gain at each transfer
     harmed: dict[str, list[float]]  # row → images of each transfer that are harmed, in percent
 
 
 @cache
 def transfers(run: str, experiment: str, rows: tuple[str, ...]) -> Gains:
-    """Gains of rows of an experiment; the Dice of an image is averaged over seeds before it counts as harmed."""
+    """Gains of rows of an experiment; the Dice of an image is averaged over seeds before it counts as harmed.
+
+    A transfer counts with the seeds with which all rows were scored.
+    """
     import polars as pl
 
     images = image_dice(select_experiments(read_table(RECORDS / run), [experiment]))
-    images = images.filter(pl.col("batch") == BATCH)
-    source = images.filter(pl.col("method") == "source").group_by("sources", "target", "seed")
+    images = images.filter((pl.col("batch") == BATCH) & pl.col("method").is_in(["source", *rows]))
+    scored = pl.col("method").n_unique().over("sources", "target", "seed")
+    images = images.filter(scored == images["method"].n_unique())
+    source = images.filter(pl.col("method") == "source").group_by("sources", "target")
     paired = dice_differences(images, "source")
     found = {row: [t.differences for t in transfer_differences(paired, row)] for row in rows}
     return Gains(

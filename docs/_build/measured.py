@@ -27,6 +27,7 @@ prostate_folder = partial(by_target, "prostate", split=("Dice, slices with gland
 ablation = partial(methods, "literal", digits=2, cost=["ms/image"])
 FOLDER, ONLINE = "folder, several sources", "online, several sources"
 ONE = "folder, one source"
+RIVALS = "rivals at small rates, several sources"
 STRONG = ("every method, batch 4", "other published options, batch 4")
 MEASURED: Mapping[str, Callable[[], str]] = {
     "strong-polyp": partial(by_target, "strong-polyp", STRONG, "Dice"),
@@ -43,6 +44,8 @@ MEASURED: Mapping[str, Callable[[], str]] = {
     "gate-polyp": partial(by_target, "learn-polyp", ("behind the gate",), "Dice"),
     "gate-fundus": partial(by_target, "learn-fundus", ("behind the gate",), "Dice"),
     "rivals-small": partial(by_target, "rivals-cpu", ("every setting",), "Dice", name=named_with_settings),
+    "rivals-polyp": partial(by_target, "learn-polyp", (RIVALS,), "Dice"),
+    "rivals-fundus": partial(by_target, "learn-fundus", (RIVALS,), "Dice"),
     "gate-small": partial(with_and_without_gate, "gate-cpu", "behind the gate"),
     "prostate-one-source": partial(prostate, SLICES["neighbouring slices"], "Dice", *VOLUMES),
     "prostate-multi-source": partial(prostate, "multi-source", "Dice", *VOLUMES),
