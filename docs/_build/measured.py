@@ -74,6 +74,7 @@ MEASURED: Mapping[str, Callable[[], str]] = {
         differences, "literal-cpu", ("class matrix W",), "source [recipe.class_matrix=none]", "source ["
     ),
     "literal-real-classes": partial(grid, "literal-cpu", "class matrix W", "W"),
+    "literal-real-sizes": partial(grid, "literal-cpu", "universe size", "d", scale=3),
     "literal-real-batches": partial(batches, "literal-cpu", "batch size", (2, 4, 16, 32)),
     "literal-universe": partial(ablation, "the universe and its ablations", "Dice"),
     "literal-ours": partial(differences, "literal", ("the universe and its ablations",), "ours, source"),
