@@ -36,7 +36,8 @@ def bench_command(
     row: Annotated[
         list[str] | None,
         typer.Option(
-            help="Run only this table row, or all rows of this method if no row has that name, and the baseline; may be repeated.",
+            help="Run only this table row, or all rows of this method if no row has that name, and the baseline; "
+            "may be repeated.",
             show_default=False,
         ),
     ] = None,

@@ -40,8 +40,8 @@ class Recipe:
     """Settings of a training run.
 
     Defaults follow the paper where it gives a value: SGD, momentum 0.9, learning rate 1e-3, batch 8. Augmentation and
-    average were chosen by nested leave-one-site-out among source sites (docs/measurements.md, "Which source generalises
-    best?"). `from_dict` reads a stored recipe.
+    average were chosen by nested leave-one-site-out among source sites (docs/measurements/sources.md, "Which source
+    generalises best?"). `from_dict` reads a stored recipe.
     """
 
     encoder: str = _setting("resnet50", "Encoder: light, resnet18, resnet34 or resnet50.")

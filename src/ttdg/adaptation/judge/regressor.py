@@ -26,7 +26,8 @@ COVERAGE = (
     0.9  # coverage at simulated hospitals; errors at real hospitals are larger, and 80 % is intended there
 )
 BETWEEN_SITES = {  # standard deviation between sites of the error of the mean expected Dice, by kind of anatomy
-    "steady": 0.1  # measured where one source site is left out (docs/measurements.md#between-sites)
+    # measured where one source site is left out (docs/measurements/learning.md, "The expected Dice at a new site")
+    "steady": 0.1,
 }
 
 

@@ -2,7 +2,7 @@
 
 Where both predictions show a structure at the same place, their mean has the better boundary: it gains a little and
 harms fewer images than the adapted prediction. Where they show it at different places, the mean often shows nothing,
-and the adapted prediction is better (docs/measurements.md, "Which prediction answers").
+and the adapted prediction is better (docs/measurements/learning.md, "Which prediction answers").
 
 The rule depends on the anatomy (`ttdg.adaptation.universe.anatomy`). Structures of steady size are always answered by
 the adapted prediction: there learning moves boundaries, no structure is confused with another object, and a mean would

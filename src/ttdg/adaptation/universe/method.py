@@ -102,7 +102,7 @@ def universe(
     )  # fmt: skip
 
 
-CHOSEN = "this project: a pilot at seven transfers, with their scores in sight (docs/measurements.md)"
+CHOSEN = "this project: a pilot at seven transfers, with their scores in sight (docs/measurements)"
 FITTED = "the judge: the value with which it was fitted at simulated hospitals"
 METHOD = Method(
     build=universe,
@@ -137,12 +137,12 @@ METHOD = Method(
         ),
         "agreeing": Option(
             "believe the carried labels of an image only as far as they agree with the network's labels",
-            "this project: false until it is measured; the scores of the pilot suggest it (docs/measurements.md)",
+            "this project: false until it is measured; the scores of the pilot suggest it (docs/measurements)",
         ),
         "anatomy": Option(
             "kind of structures: as measured on the source labels (measured), steady, varied (no carried labels), "
             "absent from some images (no carried labels, the site's judge chooses answers) or thin (not learned)",
-            "this project: sites of four kinds of images, with their scores in sight (docs/measurements.md)",
+            "this project: sites of four kinds of images, with their scores in sight (docs/measurements)",
         ),
         "weigh": Option(
             "weigh images by the square of their expected Dice, or a control: all alike (uniform), or by the square of "
@@ -158,11 +158,11 @@ METHOD = Method(
             "which prediction answers: that of the kind of anatomy (measured), the mean of the adapted prediction and "
             "the judge's where both agree, otherwise the adapted one (agreement), the one that the site's judge "
             "expects to be best (judge), or always the adapted one, without expected Dice (adapted)",
-            "this project: ten polyp and five fundus transfers, with their scores in sight (docs/measurements.md)",
+            "this project: ten polyp and five fundus transfers, with their scores in sight (docs/measurements)",
         ),
         "scales": Option(
             "average the adapted prediction over three sizes of the image, and over its mirror image in any case",
-            "this project: 16 polyp and 9 fundus transfers, the target always left out (docs/measurements.md)",
+            "this project: 16 polyp and 9 fundus transfers, the target always left out (docs/measurements)",
         ),
         "variant": Option(
             "full, or a control: neither universe signals nor carried labels, or a random universe",
