@@ -17,7 +17,7 @@ import numpy as np
 from methods_page import table
 from ttdg.bench.results import read_table, select_experiments
 from ttdg.evaluation.statistics import bootstrap
-from ttdg.report.aggregate import dice_differences, image_dice, transfer_differences
+from ttdg.report.aggregate import complete_transfers, dice_differences, image_dice, transfer_differences
 
 RECORDS = Path(__file__).parents[1] / "records"
 BATCH = 4
@@ -87,9 +87,7 @@ def transfers(run: str, experiment: str, rows: tuple[str, ...]) -> Gains:
     import polars as pl
 
     images = image_dice(select_experiments(read_table(RECORDS / run), [experiment]))
-    images = images.filter((pl.col("batch") == BATCH) & pl.col("method").is_in(["source", *rows]))
-    scored = pl.col("method").n_unique().over("sources", "target", "seed")
-    images = images.filter(scored == images["method"].n_unique())
+    images = complete_transfers(images.filter(pl.col("batch") == BATCH), ["source", *rows])
     source = images.filter(pl.col("method") == "source").group_by("sources", "target")
     paired = dice_differences(images, "source")
     found = {row: [t.differences for t in transfer_differences(paired, row)] for row in rows}

@@ -126,6 +126,14 @@ def dice_differences(images: "pl.DataFrame", baseline: str) -> "pl.DataFrame":
     return joined.with_columns((pl.col("dice") - pl.col("baseline")).alias("difference"))
 
 
+def complete_transfers(images: "pl.DataFrame", methods: Sequence[str]) -> "pl.DataFrame":
+    """Keep these methods, and of them the transfers, streams and seeds with which all of them were scored."""
+    pl = import_polars()
+    chosen = images.filter(pl.col("method").is_in(list(methods)))
+    scored = pl.col("method").n_unique().over("protocol", "sources", "target", "stream", "batch", "seed")
+    return chosen.filter(scored == len(set(methods)))
+
+
 def transfer_differences(paired: "pl.DataFrame", method: str) -> list[TransferDifferences]:
     """Return the differences of a method for each transfer, in the order of the table."""
     pl = import_polars()
