@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from transfers import from_records, means
+from transfer_records import from_records
+from transfers import means
 
 from ttdg.adaptation import METHODS
 from ttdg.evaluation.statistics import bootstrap_transfers_and_seeds, harm
