@@ -37,6 +37,26 @@ def test_a_run_whose_scorings_are_all_packed_trains_and_scores_nothing(finished,
         assert sorted(kept) == sorted(after)
 
 
+def test_records_of_a_run_that_is_not_packed_are_taken_over_too(finished, empty):
+    folder, run = finished
+    scorings = {key for key, job in run.jobs.items() if isinstance(job, Scoring)}
+    assert reuse_records(folder, run.jobs, empty) == len(scorings)
+    outcome = run_jobs(dict(run.jobs), empty, lambda: pytest.fail("nothing is to be run"), until="plan")
+    assert (outcome.done, outcome.found) == (len(scorings), len(scorings))
+    for key in scorings:
+        assert empty.record(key).read_bytes() == (folder / "records" / f"{key}.csv.gz").read_bytes()
+
+
+def test_a_damaged_record_of_another_run_is_not_taken_over(finished, empty, tmp_path):
+    folder, run = finished
+    other = shutil.copytree(folder, tmp_path / "other", ignore=shutil.ignore_patterns("models", "data"))
+    record = min((other / "records").glob("*.csv.gz"))
+    record.write_bytes(record.read_bytes()[:-40])
+    scorings = [key for key, job in run.jobs.items() if isinstance(job, Scoring)]
+    assert reuse_records(other, run.jobs, empty) == len(scorings) - 1
+    assert not empty.record(record.name.removesuffix(".csv.gz")).exists()
+
+
 def test_nor_does_it_train_if_it_is_to_end_with_the_models(finished, packed, empty):
     reuse_records(packed, finished[1].jobs, empty)
     outcome = run_jobs(

@@ -48,7 +48,8 @@ def bench_command(
     records: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Packed records, e.g. docs/records/shapes: their scorings are taken over; may be repeated.",
+            help="Packed records, e.g. docs/records/shapes, or a folder of a run: their scorings are taken over; "
+            "may be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -70,7 +71,12 @@ def bench_command(
     minutes: Annotated[int, typer.Option(min=1, help="Time limit of a SLURM job, in minutes.")] = 240,
     gpus: Annotated[int, typer.Option(min=0, help="With 1, every job on a cluster gets a GPU.")] = 0,
     device: DeviceOption = "auto",
-    until: Annotated[str, typer.Option(help="Last kind of job to run: train, fit, tune or score.")] = "score",
+    until: Annotated[
+        str,
+        typer.Option(
+            help="Last kind of job to run: train, fit, tune or score; plan runs nothing, and takes over the records."
+        ),
+    ] = "score",
     stop_after: Annotated[
         float | None,
         typer.Option(
