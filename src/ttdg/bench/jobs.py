@@ -14,13 +14,15 @@ LATER_RECIPE_FIELDS: Mapping[str, Any] = {"points": 40, "sampling": 4, "edges": 
 
 # The same for options of methods: option → the value, as text, that rows had before the option existed.
 LATER_OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "self-training": {"moves": "True"},
     "universe": {
         "carrier": "'universe'",
         "agreeing": "False",
         "scales": "False",
         "places": "'equal'",
         "anatomy": "'steady'",
-    }
+        "moves": "True",
+    },
 }
 
 # The same for options that no longer exist: records have them among the defaults of their rows.

@@ -193,6 +193,16 @@ def test_labels_move_with_their_images():
         assert brightness[i][inside[i]].min() > brightness[i][outside[i]].max()
 
 
+def test_still_views_change_light_and_colours_and_leave_every_pixel_in_its_place():
+    images, labels = torch.rand(3, 3, 16, 16), torch.rand(3, 2, 16, 16)
+    parameters = draw_views(3, torch.Generator().manual_seed(0), moves=False)
+    changed, grid = strong_view(images, parameters)
+    torch.testing.assert_close(move_labels(labels, grid), labels, atol=1e-5, rtol=0)
+    assert (changed - images).abs().mean() > 0.02
+    moving = draw_views(3, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(moving.gamma, parameters.gamma)  # the same random numbers
+
+
 def test_images_of_one_channel_are_moved_without_a_change_of_colour():
     images = torch.rand(2, 1, 16, 16)
     parameters = draw_views(2, torch.Generator().manual_seed(0))

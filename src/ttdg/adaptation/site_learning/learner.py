@@ -37,9 +37,11 @@ class SelfTraining(GradientAdapter, SavesState):
     def __init__(
         self, network: nn.Module, *, lr: float, steps: int, folder_steps: int, draw: int, capacity: int,
         momentum: float, sharpness: float, keep_areas: bool, dice: bool, head: losses.Head, seed: int,
+        moves: bool = True,
     ) -> None:  # fmt: skip
         self.folder_steps, self.draw, self.momentum = folder_steps, draw, momentum
         self.sharpness, self.keep_areas, self.head, self.seed = sharpness, keep_areas, head, seed
+        self.moves = moves
         self.device = next(network.parameters()).device
         batchnorm.use_if_any(network, batchnorm.FIXED)
         if self.device.type == "cuda":
@@ -102,7 +104,7 @@ class SelfTraining(GradientAdapter, SavesState):
         """Take one step on images drawn from the memory."""
         rows = self.memory.draw(self.draw)
         raw = self.memory.unit_images(rows)
-        strong, grid = strong_view(raw, draw_views(len(raw), self.generator))
+        strong, grid = strong_view(raw, draw_views(len(raw), self.generator, moves=self.moves))
         views = (self.memory.network_input(images, rows) for images in (raw, strong))
         self.loss = self._replay(self._step, *views, grid, *self._guide(rows))
 

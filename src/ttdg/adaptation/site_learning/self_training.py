@@ -39,6 +39,7 @@ def self_training(
     sharpness: float = 2.0,
     keep_areas: bool = False,
     dice: bool = True,
+    moves: bool = True,
     head: losses.Head = "softmax",
     seed: int = 0,
 ) -> Adapter:
@@ -46,7 +47,7 @@ def self_training(
     dice = dice and not isinstance(network, Classifier)
     return SelfTraining(
         network, lr=lr, steps=steps, folder_steps=folder_steps, draw=draw, capacity=capacity, momentum=momentum,
-        sharpness=sharpness, keep_areas=keep_areas, dice=dice, head=head, seed=seed,
+        sharpness=sharpness, keep_areas=keep_areas, dice=dice, moves=moves, head=head, seed=seed,
     )  # fmt: skip
 
 
@@ -70,6 +71,11 @@ OPTIONS = {
         "this project: false, as CBMT has no such rule",
     ),
     "dice": Option("add 1 − soft Dice of the structures to the loss", "this project: as in source training"),
+    "moves": Option(
+        "turn, scale and shift the strong views, and not only change their light and colours",
+        "this project: as in source training; a small network on fundus images lost less without "
+        "(docs/measurements/learning.md)",
+    ),
     "head": HEAD,
     "seed": SEED,
 }

@@ -1,5 +1,7 @@
 """Strong augmentation of unlabelled images; soft labels move with the images."""
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -9,9 +11,14 @@ from ttdg.data.augmentation import AUGMENTATIONS, AugmentParameters, draw
 from ttdg.data.transforms import augment
 
 
-def draw_views(count: int, generator: Generator, strength: str = "strong") -> AugmentParameters:
-    """Draw the augmentation of `count` images from a CPU generator."""
-    return draw(AUGMENTATIONS[strength], count, generator)
+def draw_views(
+    count: int, generator: Generator, strength: str = "strong", moves: bool = True
+) -> AugmentParameters:
+    """Draw the augmentation of `count` images from a CPU generator; without `moves`, only light and colours change."""
+    chosen = AUGMENTATIONS[strength]
+    if not moves:
+        chosen = replace(chosen, flip=False, rotation=0.0, scale=(1.0, 1.0), shift=0.0)
+    return draw(chosen, count, generator)
 
 
 def strong_view(

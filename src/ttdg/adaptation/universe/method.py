@@ -58,6 +58,7 @@ def universe(
     sharpness: float = 2.0,
     keep_areas: bool = True,
     dice: bool = True,
+    moves: bool = True,
     first: float = 0.25,
     carried: float = 0.5,
     anatomy: Literal["measured", Anatomy] = "measured",
@@ -97,7 +98,7 @@ def universe(
         site_judge=choice != "adapted", rule=RULES[kind] if choice == "measured" else choice, carrier=carrier,
         agreeing=agreeing, places=places,
         steps=steps, capacity=capacity, momentum=momentum, sharpness=sharpness,
-        keep_areas=keep_areas, dice=dice, learnable=is_learnable(kind),
+        keep_areas=keep_areas, dice=dice, moves=moves, learnable=is_learnable(kind),
         scales=scales, head="softmax", seed=seed, **learning,
     )  # fmt: skip
 
