@@ -73,7 +73,7 @@ OPTIONS = {
     "dice": Option("add 1 − soft Dice of the structures to the loss", "this project: as in source training"),
     "moves": Option(
         "turn, scale and shift the strong views, and not only change their light and colours",
-        "this project: as in source training; a small network on fundus images lost less without "
+        "this project: as in source training; a small network on fundus images gained without "
         "(docs/measurements/learning.md)",
     ),
     "head": HEAD,
