@@ -114,9 +114,14 @@ def bench_command(
     if outcome.left:
         typer.echo(f"{outcome.left} jobs are left: give the same command again to continue", err=True)
     for key, fault in outcome.damaged.items():
-        again = (
-            "could not be scored again" if key in {*outcome.failed, *outcome.blocked} else "was scored again"
-        )
+        if until != "score":
+            again = "is scored again by a call without --until"
+        else:
+            again = (
+                "could not be scored again"
+                if key in {*outcome.failed, *outcome.blocked}
+                else "was scored again"
+            )
         typer.echo(f"damaged record: {fault}; it {again}", err=True)
     jobs = read_run(out).jobs if outcome.failed else {}
     for key, error in outcome.failed.items():

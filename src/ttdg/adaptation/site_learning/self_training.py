@@ -72,7 +72,8 @@ OPTIONS = {
     ),
     "dice": Option("add 1 − soft Dice of the structures to the loss", "this project: as in source training"),
     "moves": Option(
-        "turn, scale and shift the strong views, and not only change their light and colours",
+        "turn, flip, scale and shift the strong views; without it, views of three channels change in light and colours "
+        "alone, and other views not at all",
         "this project: as in source training; a small network on fundus images gained without "
         "(docs/measurements/learning.md)",
     ),

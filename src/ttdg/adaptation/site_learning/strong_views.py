@@ -14,7 +14,7 @@ from ttdg.data.transforms import augment
 def draw_views(
     count: int, generator: Generator, strength: str = "strong", moves: bool = True
 ) -> AugmentParameters:
-    """Draw the augmentation of `count` images from a CPU generator; without `moves`, only light and colours change."""
+    """Draw the augmentation of `count` images from a CPU generator; without `moves`, it keeps every pixel in place."""
     chosen = AUGMENTATIONS[strength]
     if not moves:
         chosen = replace(chosen, flip=False, rotation=0.0, scale=(1.0, 1.0), shift=0.0)

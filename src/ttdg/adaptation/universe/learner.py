@@ -122,7 +122,7 @@ class UniverseLearner(GuidedLearner, SelfAssessing, Remarking):
             chosen = choose_candidates(self.rule, self.verdict.gaining, P, members, self.reader.judge.regions)
             names = tuple(CANDIDATES[i] for i in chosen.tolist())
             readings = reading.assessment
-            # docs/measurements/learning.md, "The expected Dice at a new site": the mean of both judges
+            # The mean of both judges ranks answers better (docs/measurements/learning.md, "The expected Dice …").
             dice, half_width = (
                 (site + other.to(site)[:, None]) / 2
                 for site, other in ((dice, readings.dice), (half_width, readings.half_width))
