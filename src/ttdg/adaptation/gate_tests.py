@@ -10,10 +10,10 @@ from torch import Tensor
 from ttdg.adaptation.adapter import Images, Logits
 from ttdg.adaptation.build import Trained
 from ttdg.adaptation.judge.regressor import Prediction
-from ttdg.adaptation.universe.answer_rule import RULES
 from ttdg.adaptation.universe.gate_pairs import pair_signals
 from ttdg.adaptation.universe.site_judge import ADAPTED, GATE, UNADAPTED, SiteJudge
 from ttdg.adaptation.universe.source_reading import SourceReader
+from ttdg.adaptation.universe.treatment import TREATMENTS
 from ttdg.safety import Fingerprint, SourceShadow
 from ttdg.safety.gate import answer_overlap, failed_tests, mean_answer
 from ttdg.safety.policy import GatePolicy
@@ -43,7 +43,8 @@ class GateTests:
             self.reader = SourceReader(network, parts["prior"], parts["judge"], "all", False)
             self.judge = SiteJudge(parts["judge"], GATE, next(network.parameters()).device)
         learning = parts["judge"].settings.get("learning", {}) if self.judge else {}
-        self.averages = "anatomy" in learning and RULES.get(learning["anatomy"]) == "agreement"
+        treatment = TREATMENTS.get(learning["anatomy"]) if "anatomy" in learning else None
+        self.averages = treatment is not None and treatment.rule == "agreement"
 
     def __call__(self, images: Images, answer: Logits) -> tuple[Logits, list[str], Prediction | None]:
         """Return the source's logits, for each image why the answer fails, and the expected Dice of the candidates."""

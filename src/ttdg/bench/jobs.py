@@ -22,6 +22,7 @@ LATER_OPTIONS: Mapping[str, Mapping[str, str]] = {
         "places": "'equal'",
         "anatomy": "'steady'",
         "moves": "True",
+        "anchored": "0.0",
     },
 }
 

@@ -119,3 +119,44 @@ def test_the_features_of_a_reading_are_those_of_the_source_network(source, away,
     reader = source.adapt("universe", **quick).reader
     features = reader.read(away(0)).features
     torch.testing.assert_close(features, reader.features(away(0)).half(), rtol=1e-3, atol=1e-4)
+
+
+def squares_at(*columns: int) -> torch.Tensor:
+    """Certain labels of images that show a square at a column."""
+    labels = torch.zeros(len(columns), 2, 32, 32)
+    for label, column in zip(labels, columns, strict=True):
+        label[1, 8:20, column : column + 12] = 1.0
+    labels[:, 0] = 1 - labels[:, 1]
+    return labels
+
+
+@pytest.mark.parametrize("share", [0.5, 0.25])
+def test_labels_are_anchored_in_images_in_which_teacher_and_judge_show_the_same_structure(source, share):
+    adapter = source.adapt("universe", anatomy="varied", anchored=share)
+    teacher, judged = squares_at(2, 2, 2), squares_at(2, 3, 18)  # the same, a pixel aside, and elsewhere
+    anchored = adapter._anchor(teacher, judged)
+    assert torch.equal(anchored[0], teacher[0])
+    assert torch.allclose(anchored[1], teacher[1].lerp(judged[1], share))
+    assert torch.equal(anchored[2], teacher[2])
+
+
+@pytest.mark.parametrize(("anatomy", "anchored"), [("steady", 0.0), ("varied", 0.5), ("absent", 0.0)])
+def test_labels_are_anchored_only_where_sizes_vary(source, anatomy, anchored):
+    assert source.adapt("universe", anatomy=anatomy).anchored == anchored
+
+
+@pytest.mark.parametrize("places", ["equal", "confidence", "universe"])
+def test_anchored_labels_reach_the_student_at_every_step(source, away, quick, places, judged, monkeypatch):
+    adapter = source.adapt("universe", anatomy="varied", places=places, **quick)
+    seen, anchor = [], adapter._anchor
+    monkeypatch.setattr(
+        adapter, "_anchor", lambda labels, judged: seen.append(judged) or anchor(labels, judged)
+    )
+    adapter._remember(away(0, 3))
+    adapter.memory.columns["judged"][:3] = squares_at(2, 9, 18).mul(255).byte()
+    for _ in range(3):
+        adapter._learn()
+    assert len(seen) == 3
+    squares = squares_at(2, 9, 18)
+    for labels in torch.cat(seen):  # each is one of the stored labels, whichever image was drawn
+        assert min(float((labels - square).abs().max()) for square in squares) < 0.02

@@ -8,7 +8,8 @@ The method `universe` presumes a kind of anatomy:
 - Learning from a network's own labels presumes that most pixels of a structure are sure. Where structures are hardly
   more than boundary, most are not, and learning did not gain over the judge (docs/howto/thin-structures.md).
 
-The structures of an image are all pixels that are not background.
+`ttdg.adaptation.universe.treatment` says what follows for each kind. The structures of an image are all pixels that
+are not background.
 """
 
 from collections.abc import Iterable
@@ -35,16 +36,6 @@ def anatomy_of(masks: Iterable[UInt8[Tensor, "_n h w"]]) -> Anatomy:
     if measured.empty > ABSENT:
         return "absent"
     return "varied" if measured.spread > VARIED else "steady"
-
-
-def carries_labels(anatomy: Anatomy) -> bool:
-    """True if sure images may carry labels to unsure ones."""
-    return anatomy == "steady"
-
-
-def is_learnable(anatomy: Anatomy) -> bool:
-    """True if a network may learn such structures from its own labels."""
-    return anatomy != "thin"
 
 
 class Measured(NamedTuple):

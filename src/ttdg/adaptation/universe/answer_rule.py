@@ -4,13 +4,12 @@ Where both predictions show a structure at the same place, their mean has the be
 harms fewer images than the adapted prediction. Where they show it at different places, the mean often shows nothing,
 and the adapted prediction is better (docs/measurements/learning.md, "Which prediction answers").
 
-The rule depends on the anatomy (`ttdg.adaptation.universe.anatomy`). Structures of steady size are always answered by
+The rule depends on the anatomy (`ttdg.adaptation.universe.treatment`). Structures of steady size are always answered by
 the adapted prediction: there learning moves boundaries, no structure is confused with another object, and a mean would
 undo half of the gain. Where an image may show no structure, the site's judge chooses, because an unadapted prediction
 that shows nothing may be right.
 """
 
-from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -18,7 +17,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ttdg.adaptation.judge.method import choose
-from ttdg.adaptation.universe.anatomy import Anatomy
 from ttdg.adaptation.universe.belief import mutual_dice
 from ttdg.adaptation.universe.site_judge import ADAPTED, MEAN, UNADAPTED
 from ttdg.types import Regions
@@ -26,12 +24,6 @@ from ttdg.types import Regions
 AnswerRule = Literal["agreement", "judge", "adapted"]
 Candidates = Float[Tensor, "3 b l h w"]
 
-RULES: Mapping[Anatomy, AnswerRule] = {
-    "steady": "adapted",
-    "varied": "agreement",
-    "absent": "judge",
-    "thin": "judge",  # thin structures are not learned, so that every answer is the first judge's
-}
 AGREEING = 0.7  # Dice of the unadapted and the adapted prediction above which they agree
 
 

@@ -15,10 +15,11 @@ from ttdg.adaptation.judge.fit import count_rounds, fit_judge
 from ttdg.adaptation.judge.regressor import Regressor, feature_matrix, fit_regressor
 from ttdg.adaptation.site_learning.home import HomeStatistics, describe
 from ttdg.adaptation.site_learning.image_memory import ImageMemory
-from ttdg.adaptation.universe.anatomy import anatomy_of, carries_labels
+from ttdg.adaptation.universe.anatomy import anatomy_of
 from ttdg.adaptation.universe.gate_pairs import answer_pairs
 from ttdg.adaptation.universe.learner import UniverseLearner
 from ttdg.adaptation.universe.site_judge import GATE, SITE_EVIDENCE, signal_names
+from ttdg.adaptation.universe.treatment import ANCHORED, CARRIED, TREATMENTS
 from ttdg.data import Arrays, Benchmark, normalise
 from ttdg.data.shifts import simulate
 from ttdg.metrics import dice, region_masks, region_probabilities
@@ -107,12 +108,13 @@ def fit_judges(
         tensors={**judge.tensors, "home.mean": home.mean.cpu(), "home.deviation": home.deviation.cpu()},
         settings={**judge.settings, "learning": learning},
     )
+    treatment = TREATMENTS[anatomy]
     learner = UniverseLearner(
         copy.deepcopy(network), prior.to_part(), judge, evidence="all", random_universe=False, first=0.25,
-        carried=0.5 if carries_labels(anatomy) else 0.0, weigh="expected", agreeing=False, places="equal",
-        warm_up=0, site_judge=False, lr=learning_rate, steps=1, folder_steps=learning_steps, draw=learning_draw,
-        capacity=HOSPITAL, momentum=0.99, sharpness=2.0, keep_areas=True, dice=True, head="softmax",
-        seed=seed,
+        carried=CARRIED * treatment.carries, anchored=ANCHORED * treatment.anchors, weigh="expected",
+        agreeing=False, places="equal", warm_up=0, site_judge=False, lr=learning_rate, steps=1,
+        folder_steps=learning_steps, draw=learning_draw, capacity=HOSPITAL, momentum=0.99, sharpness=2.0,
+        keep_areas=True, dice=True, head="softmax", seed=seed,
     )  # fmt: skip
     pairs = answer_pairs(network, learner)
     learned, gated, done = list[SiteEvidence](), list[SiteEvidence](), count_rounds(held_out, draws)

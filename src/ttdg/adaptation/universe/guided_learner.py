@@ -12,12 +12,14 @@ from ttdg.adaptation import losses
 from ttdg.adaptation.adapter import Images, Progress
 from ttdg.adaptation.site_learning.learner import SelfTraining
 from ttdg.adaptation.site_learning.soft_labels import mirror_mean, place_weights, sharpen
+from ttdg.adaptation.universe.answer_rule import AGREEING
 from ttdg.adaptation.universe.belief import belief
 from ttdg.adaptation.universe.carriers import Carrier, CellBatch, CellLabels
 from ttdg.adaptation.universe.image_weights import ImageWeights, mirror_consistency, structure_confidence
 from ttdg.adaptation.universe.kept_readings import KeptReadings
 from ttdg.adaptation.universe.source_reading import Features, SourceReader, SourceReading
 from ttdg.adaptation.universe.stored_labels import StoredLabels, as_bytes, notes
+from ttdg.networks.losses import soft_dice
 
 Places = Literal["equal", "universe", "confidence"]  # how pixels are weighted
 
@@ -34,10 +36,10 @@ class GuidedLearner(SelfTraining):
 
     def __init__(
         self, network: nn.Module, reader: SourceReader, carrier: Carrier, *, first: float, carried: float,
-        weigh: ImageWeights, agreeing: bool, places: Places, **learning: Any,
+        anchored: float, weigh: ImageWeights, agreeing: bool, places: Places, **learning: Any,
     ) -> None:  # fmt: skip
         self.reader, self.carrier = reader, carrier
-        self.first, self.carried, self.agreeing = first, carried, agreeing
+        self.first, self.carried, self.anchored, self.agreeing = first, carried, anchored, agreeing
         self.weigh, self.places = weigh, places
         self.steps_taken = torch.zeros(2, dtype=torch.long)  # all, and those at the last refresh
         self._features: list[Tensor] = []  # of the stored images of a folder, while it is learned
@@ -139,7 +141,8 @@ class GuidedLearner(SelfTraining):
     def _guide(self, rows: Int[Tensor, " n"]) -> tuple[Tensor, ...]:
         """The judge's labels during the first steps; labels carried to unsure images; weights of the images.
 
-        If pixels are weighted by the universe, its reading follows: the carried labels, as far as they are believed.
+        If labels are anchored, the judge's labels follow. If pixels are weighted by the universe, its reading follows:
+        the carried labels, as far as they are believed.
         """
         stored, size = StoredLabels(self.memory), self.memory.pixels.shape[2:]
         carried = stored.labels("carried", rows, size)
@@ -147,21 +150,30 @@ class GuidedLearner(SelfTraining):
         on_device = rows.to(labels.device)
         belief = self.memory.note("belief", rows)[:, None, None, None]
         share = self.carried * (1 - stored.ranks()[on_device])[:, None, None, None] * belief
-        if self.steps_taken[0] < self.first * self.folder_steps:
-            judged = self._sharpen(stored.labels("judged", rows, size))
+        starting = bool(self.steps_taken[0] < self.first * self.folder_steps)
+        judged = self._sharpen(stored.labels("judged", rows, size)) if starting or self.anchored else labels
+        if starting:
             labels, share = judged.lerp(labels, share), torch.ones_like(share)
         weights = stored.weights()[on_device][:, None, None, None].expand(-1, 1, *size).contiguous()
         reading = torch.ones_like(carried).lerp(carried, belief)  # ones agree with all labels alike
-        return labels, share, weights, *([reading] if self.places == "universe" else [])
+        anchor = [judged] if self.anchored else []
+        return labels, share, weights, *anchor, *([reading] if self.places == "universe" else [])
 
     def _guided(
         self, labels: Float[Tensor, "b l h w"], grid: Float[Tensor, "b h w 2"], *guide: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """Labels and weights in the student's view; pixels count as the option `places` says."""
-        others, share, weights, *reading = guide
+        others, share, weights, *more = guide
+        if self.anchored:
+            labels = self._anchor(labels, more[0])
         if self.places != "equal":
-            weights = weights * place_weights(labels, reading[0] if reading else labels)
+            weights = weights * place_weights(labels, more[-1] if self.places == "universe" else labels)
         return super()._guided(labels, grid, others, share, weights)
+
+    def _anchor(self, labels: Float[Tensor, "b l h w"], judged: Float[Tensor, "b l h w"]) -> Tensor:
+        """Blend the teacher's labels with the judge's in images in which both show the same structures."""
+        agree = soft_dice(labels[:, 1:], judged[:, 1:]).mean(1) > AGREEING
+        return labels.lerp(judged, self.anchored * agree[:, None, None, None])
 
     def _mirrored(self, images: Images) -> Float[Tensor, "b l h w"]:
         """The teacher's probabilities, averaged over the image and its mirror image."""

@@ -7,14 +7,16 @@ learned universe than with a random one (`universe-gradient`, docs/decisions.md)
 labels of this teacher:
 
 1. A site that looks like a source site is not learned, nor are thin structures; the judge answers
-   (`ttdg.adaptation.site_learning.home`, `ttdg.adaptation.universe.anatomy`).
+   (`ttdg.adaptation.site_learning.home`, `ttdg.adaptation.universe.treatment`).
 2. The judge's predictions are the labels of the first steps. Later labels are the teacher's.
 3. Images count in proportion to the square of the Dice that the judge expects (`weigh`; controls in
    `ttdg.adaptation.universe.image_weights`). With the option `places`, pixels count as far as the universe agrees.
 4. Unsure images take labels that sure images of the site carry to them along the matching
    (`ttdg.adaptation.universe.carried_labels`; controls in `ttdg.adaptation.universe.carrier_controls`). With the option
    `agreeing`, they do so only as far as these labels agree with the network's (`ttdg.adaptation.universe.belief`).
-5. Sharpening keeps the area of each structure in each image. Point 4 is left out where the sizes of structures vary.
+5. Sharpening keeps the area of each structure in each image. Where the sizes of structures vary, point 4 is left out.
+   There, an image in which the teacher and the judge agree is learned from labels of both
+   (`ttdg.adaptation.universe.treatment`).
 6. The adapted prediction is the mean over three sizes of the image and its mirror image.
 7. The answer is the mean of the adapted prediction and the judge's where both show the same structures, and the
    adapted prediction elsewhere. Structures of steady size are always answered by the adapted prediction
@@ -31,12 +33,13 @@ from ttdg.adaptation.adapter import Method
 from ttdg.adaptation.judge.method import EvidenceKind
 from ttdg.adaptation.options import SHARE, WEIGHT, Option, Range
 from ttdg.adaptation.site_learning.self_training import OPTIONS
-from ttdg.adaptation.universe.anatomy import Anatomy, carries_labels, is_learnable
-from ttdg.adaptation.universe.answer_rule import RULES, AnswerRule
+from ttdg.adaptation.universe.anatomy import Anatomy
+from ttdg.adaptation.universe.answer_rule import AnswerRule
 from ttdg.adaptation.universe.carrier_controls import CarrierName
 from ttdg.adaptation.universe.guided_learner import Places
 from ttdg.adaptation.universe.image_weights import ImageWeights
 from ttdg.adaptation.universe.learner import UniverseLearner
+from ttdg.adaptation.universe.treatment import ANCHORED, CARRIED, TREATMENTS
 from ttdg.checkpoints import reading_part
 from ttdg.errors import UserError
 from ttdg.types import Part
@@ -60,7 +63,8 @@ def universe(
     dice: bool = True,
     moves: bool = True,
     first: float = 0.25,
-    carried: float = 0.5,
+    carried: float = CARRIED,
+    anchored: float = ANCHORED,
     anatomy: Literal["measured", Anatomy] = "measured",
     carrier: CarrierName = "universe",
     agreeing: bool = False,
@@ -89,16 +93,19 @@ def universe(
         "folder_steps": folder_steps or fitted["folder_steps"],
         "draw": draw or fitted["draw"],
     }
-    if not carries_labels(kind) or variant == "no-universe":
+    treatment = TREATMENTS[kind]
+    if not treatment.carries or variant == "no-universe":
         carried = 0.0
+    if not treatment.anchors:
+        anchored = 0.0
     evidence: EvidenceKind = "all" if variant == "full" else "no-universe"
     return UniverseLearner(
         network, prior, part, evidence=evidence, random_universe=variant == "random-universe", first=first,
-        carried=carried, weigh=weigh, warm_up=fitted["steps"],
-        site_judge=choice != "adapted", rule=RULES[kind] if choice == "measured" else choice, carrier=carrier,
+        carried=carried, anchored=anchored, weigh=weigh, warm_up=fitted["steps"],
+        site_judge=choice != "adapted", rule=treatment.rule if choice == "measured" else choice, carrier=carrier,
         agreeing=agreeing, places=places,
         steps=steps, capacity=capacity, momentum=momentum, sharpness=sharpness,
-        keep_areas=keep_areas, dice=dice, moves=moves, learnable=is_learnable(kind),
+        keep_areas=keep_areas, dice=dice, moves=moves, learnable=treatment.learned,
         scales=scales, head="softmax", seed=seed, **learning,
     )  # fmt: skip
 
@@ -131,6 +138,11 @@ METHOD = Method(
         "keep_areas": OPTIONS["keep_areas"].with_origin(CHOSEN),
         "first": Option("share of the folder steps in which the judge's labels are learned", CHOSEN, SHARE),
         "carried": Option("share of the carried labels in the labels of the least sure image", CHOSEN, SHARE),
+        "anchored": Option(
+            "share of the judge's labels in the labels of images in which both agree, where sizes vary",
+            "this project: better at simulated hospitals of small networks (docs/measurements/learning.md)",
+            SHARE,
+        ),
         "carrier": Option(
             "what carries labels from sure images to others: the universe, or a control, which is the nearest cells of "
             "sure images (neighbours) or matching to single sure images (pairwise)",
