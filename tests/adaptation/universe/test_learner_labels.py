@@ -138,6 +138,8 @@ def test_labels_are_anchored_in_images_in_which_teacher_and_judge_show_the_same_
     assert torch.equal(anchored[0], teacher[0])
     assert torch.allclose(anchored[1], teacher[1].lerp(judged[1], share))
     assert torch.equal(anchored[2], teacher[2])
+    unsure = [0.4 * x + 0.3 for x in (teacher, judged)]  # the same masks
+    assert torch.allclose(adapter._anchor(*unsure), 0.4 * anchored + 0.3)
 
 
 @pytest.mark.parametrize(("anatomy", "anchored"), [("steady", 0.0), ("varied", 0.5), ("absent", 0.0)])

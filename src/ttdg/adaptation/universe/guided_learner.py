@@ -172,7 +172,8 @@ class GuidedLearner(SelfTraining):
 
     def _anchor(self, labels: Float[Tensor, "b l h w"], judged: Float[Tensor, "b l h w"]) -> Tensor:
         """Blend the teacher's labels with the judge's in images in which both show the same structures."""
-        agree = soft_dice(labels[:, 1:], judged[:, 1:]).mean(1) > AGREEING
+        found, expected = ((x[:, 1:] >= 0.5).float() for x in (labels, judged))
+        agree = soft_dice(found, expected).mean(1) > AGREEING
         return labels.lerp(judged, self.anchored * agree[:, None, None, None])
 
     def _mirrored(self, images: Images) -> Float[Tensor, "b l h w"]:
