@@ -29,6 +29,7 @@ RUNS = {
     "strong-fundus": "Fundus: every method over the strong source",
     "learn-polyp": "Polyp: learning a site",
     "learn-fundus": "Fundus: learning a site",
+    "learn-polyp-anchored": "Polyp: learning a site, anchored labels",
     "learn-polyp-eight": "Polyp: learning a site, judges of eight readings",
     "learn-fundus-eight": "Fundus: learning a site, judges of eight readings",
     "rivals-cpu": "Fundus: published methods that learn a site, small network",

@@ -17,6 +17,7 @@ RUNS = (
     "learn-fundus",
     "learn-fundus-eight",
     "learn-polyp",
+    "learn-polyp-anchored",
     "learn-polyp-eight",
     "literal",
     "literal-cpu",
