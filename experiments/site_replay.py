@@ -7,7 +7,8 @@ hospitals, to transfers between its own source sites (learned by models of singl
 sources only), or to both, and applied to the targets. No target takes part in its own fit. Rows: how the answer of an
 image is chosen. Columns: gain in Dice over the answer that is not adapted (mean over transfers with its 95 % interval,
 worst transfer), images that lose more than 5 Dice, and the rank correlation of the expected with the true gain of the
-adapted answer within a site, with the means of both.
+adapted answer within a site, with the means of both. Last, for each model: the error of the gain that is expected of a
+whole simulated hospital, where that hospital was left out of the fit.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from ttdg.adaptation.judge.method import choose
 from ttdg.adaptation.judge.regressor import feature_matrix
-from ttdg.adaptation.universe.fit import SiteEvidence, fit_site_regressor
+from ttdg.adaptation.universe.fit import SiteEvidence, fit_site_regressor, gain_error
 from ttdg.adaptation.universe.site_judge import ADAPTED, CANDIDATES, UNADAPTED
 from ttdg.evaluation.statistics import bootstrap
 
@@ -114,6 +115,11 @@ def main() -> None:
         print("|---|---|---|---|---|---|")
         for key in (key for key in gains if key[0] == benchmark):
             print(f"| {key[1]} | {summary(gains[key], expected[key])} |")
+    print("\n| model | error of the gain of a whole hospital, Dice |\n|---|---|")
+    for path in sorted(options.evidence.glob("*.simulated.npz")):
+        hospitals = read(path)
+        error = 100 * gain_error(hospitals, list(hospitals[0].signals), options.seed)
+        print(f"| {path.name.removesuffix('.simulated.npz')} | {error:.1f} |")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,10 @@ from ttdg.adaptation.universe.anatomy import anatomy_of
 from ttdg.adaptation.universe.fit import (
     HOME_EVERY,
     HOSPITAL,
+    SiteEvidence,
     count_fit_rounds,
     fit_judges,
+    gain_error,
     simulated_hospitals,
 )
 from ttdg.adaptation.universe.site_judge import GATE, SITE_EVIDENCE
@@ -67,6 +69,30 @@ def test_there_is_a_regressor_for_every_kind_of_evidence_and_for_the_gate(fitted
         assert len(part.tensors[f"site.{kind}.mean"]) == len(names) + 3  # and a code of three candidates
         assert all(x.isfinite().all() for n, x in part.tensors.items() if n.startswith(f"site.{kind}."))
     assert set(part.settings["site_signals"]["no-universe"]) < set(part.settings["site_signals"]["all"])
+
+
+def hospitals_whose_gain(shown: float, hidden: float) -> list[SiteEvidence]:
+    """Six hospitals; a signal shows one part of the gain of a hospital, and nothing shows the other."""
+    found = []
+    for number, generator in ((n, torch.Generator().manual_seed(n)) for n in range(6)):
+        visible, own = shown * torch.randn(20, generator=generator), hidden * (-1) ** number
+        dice = torch.stack([torch.full((20,), 0.5), 0.5 + visible + own, torch.full((20,), 0.5)], 1)[
+            ..., None
+        ]
+        found.append(SiteEvidence({"gain": torch.stack([torch.zeros(20), visible, torch.zeros(20)])}, dice))
+    return found
+
+
+@pytest.mark.parametrize("hidden", [0.02, 0.05])
+def test_the_error_of_an_expected_gain_is_what_no_signal_shows_of_a_new_hospital(hidden):
+    error = gain_error(hospitals_whose_gain(0.01, hidden), ["gain"], seed=0)
+    assert hidden < error < 1.6 * hidden  # hospitals of both signs: the others mislead a little
+
+
+def test_the_error_is_small_where_signals_show_the_gain_and_unknown_for_two_hospitals(fitted):
+    assert gain_error(hospitals_whose_gain(0.05, 0.0), ["gain"], seed=0) < 0.01
+    assert gain_error(hospitals_whose_gain(0.05, 0.05)[:2], ["gain"], seed=0) == 0
+    assert fitted[0].settings["site_gain_errors"] == dict.fromkeys(SITE_EVIDENCE, 0.0)
 
 
 def test_the_anatomy_of_the_training_labels_is_kept(fitted):

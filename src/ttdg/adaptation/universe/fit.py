@@ -18,7 +18,7 @@ from ttdg.adaptation.site_learning.image_memory import ImageMemory
 from ttdg.adaptation.universe.anatomy import anatomy_of
 from ttdg.adaptation.universe.gate_pairs import answer_pairs
 from ttdg.adaptation.universe.learner import UniverseLearner
-from ttdg.adaptation.universe.site_judge import GATE, SITE_EVIDENCE, signal_names
+from ttdg.adaptation.universe.site_judge import ADAPTED, GATE, SITE_EVIDENCE, UNADAPTED, signal_names
 from ttdg.adaptation.universe.treatment import ANCHORED, CARRIED, TREATMENTS
 from ttdg.data import Arrays, Benchmark, normalise
 from ttdg.data.shifts import simulate
@@ -186,7 +186,9 @@ def with_site_judge(
         used[kind] = signal_names(list(evidence[0].signals), kind)
         regressor = fit_site_regressor(evidence, used[kind], seed)
         tensors |= {f"site.{kind}.{name}": value.cpu() for name, value in regressor.tensors().items()}
-    return replace(judge, tensors=tensors, settings={**judge.settings, "site_signals": used})
+    errors = {kind: gain_error(learned, used[kind], seed) for kind in SITE_EVIDENCE}
+    settings = {**judge.settings, "site_signals": used, "site_gain_errors": errors}
+    return replace(judge, tensors=tensors, settings=settings)
 
 
 def fit_site_regressor(evidence: Sequence[SiteEvidence], names: Sequence[str], seed: int) -> Regressor:
@@ -196,3 +198,21 @@ def fit_site_regressor(evidence: Sequence[SiteEvidence], names: Sequence[str], s
     counts = torch.tensor([len(hospital.dice) for hospital in evidence], device=scores.device)
     number = torch.arange(len(evidence), device=scores.device).repeat_interleave(counts)
     return fit_regressor(feature_matrix(signals, names), scores, number, seed=seed)
+
+
+def gain_error(evidence: Sequence[SiteEvidence], names: Sequence[str], seed: int) -> float:
+    """Root mean square error of the gain that is expected of a hospital, by regressors fitted to all other hospitals.
+
+    The members of one regressor agree more with each other than with the true gain of a hospital that none has seen.
+    """
+    if len(evidence) < 3:  # one hospital would say what is expected of the other
+        return 0.0
+    errors = []
+    for number, hospital in enumerate(evidence):
+        others = [other for index, other in enumerate(evidence) if index != number]
+        expected = (
+            fit_site_regressor(others, names, seed).predict(feature_matrix(hospital.signals, names)).members
+        )
+        error = expected.mean(0) - hospital.dice.mean(2)
+        errors.append((error[:, ADAPTED] - error[:, UNADAPTED]).mean())
+    return float(torch.stack(errors).square().mean().sqrt())

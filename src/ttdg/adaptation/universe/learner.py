@@ -50,8 +50,10 @@ class UniverseLearner(GuidedLearner, SelfAssessing, Remarking):
         self.answer_views = VIEW_SETS["scales" if scales else "flips"]
         device = next(network.parameters()).device
         self.site_judge = SiteJudge(judge, evidence, device) if site_judge else None
-        members = len(self.site_judge.regressor.weights) if self.site_judge else 1
-        self.verdict = SiteVerdict(judge, members, device, learnable)
+        members, error = 1, 0.0
+        if self.site_judge:
+            members, error = len(self.site_judge.regressor.weights), self.site_judge.gain_error
+        self.verdict = SiteVerdict(judge, members, device, learnable, error)
         self._last: Assessment | None = None
         super().__init__(network, reader, make_carrier(carrier, self.prior, learning["seed"]), **learning)
 

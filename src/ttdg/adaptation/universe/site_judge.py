@@ -60,12 +60,17 @@ def signal_names(signals: Sequence[str], evidence: str) -> list[str]:
 
 
 class SiteJudge:
-    """A fitted regressor with the names of its signals."""
+    """A fitted regressor with the names of its signals.
+
+    `gain_error` is the error of the gain that it expects of a whole site, as at simulated hospitals; judges that were
+    fitted before it was measured have 0.
+    """
 
     def __init__(self, part: Part, evidence: str, device: torch.device) -> None:
         with reading_part("judge"):
             self.names: list[str] = part.settings["site_signals"][evidence]
             self.regressor = Regressor.from_part(part, f"site.{evidence}.").to(device)
+            self.gain_error = float(part.settings.get("site_gain_errors", {}).get(evidence, 0.0))
 
     def predict(self, signals: Mapping[str, Float[Tensor, "3 b"]]) -> Prediction:
         """Expected Dice of the candidates of every image."""

@@ -1,5 +1,8 @@
 """What the images of a site say about learning it: whether it looks like home, and the gain that is expected."""
 
+import math
+from statistics import fmean, stdev
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -9,7 +12,7 @@ from ttdg.adaptation.universe.site_judge import ADAPTED, UNADAPTED
 from ttdg.checkpoints import reading_part
 from ttdg.types import Part
 
-DOUBT = 2.0  # the site counts as losing if its expected gain is below 0 by more standard deviations than this
+DOUBT = 2.0  # a site counts as losing if its expected gain is below 0 by more standard deviations than this
 
 
 class SiteVerdict:
@@ -20,14 +23,17 @@ class SiteVerdict:
         members: number of members of the ensemble that expects the gains.
         device: device of the sums.
         learnable: whether structures of this kind are learned at all (`ttdg.adaptation.universe.anatomy`).
+        error: standard deviation of the error of the expected gain, at a site that no member has seen.
 
     Attributes:
         described: sum of the descriptions, then the number of images.
         gains: sums of the expected gains, one for each member, then the number of images.
     """
 
-    def __init__(self, judge: Part, members: int, device: torch.device, learnable: bool = True) -> None:
-        self.learnable = learnable
+    def __init__(
+        self, judge: Part, members: int, device: torch.device, learnable: bool = True, error: float = 0.0
+    ) -> None:
+        self.learnable, self.error = learnable, error
         with reading_part("judge"):
             self.home = HomeStatistics(
                 *(judge.tensors[f"home.{x}"].to(device) for x in ("mean", "deviation"))
@@ -59,13 +65,14 @@ class SiteVerdict:
     @property
     def gaining(self) -> bool:
         """False if the adapted network is expected to lose on the whole site."""
-        gain = self._expected_gains()
-        spread = gain.std() if len(gain) > 1 else 0.0
-        return bool(gain.mean() + DOUBT * spread >= 0)
+        gain, deviation = self._expected_gain()
+        return gain + DOUBT * deviation >= 0
 
-    def _expected_gains(self) -> Float[Tensor, " e"]:
-        *total, count = self.gains.unbind()
-        return torch.stack(total) / count.clamp(min=1)
+    def _expected_gain(self) -> tuple[float, float]:
+        """The mean over members and its standard deviation: that over members, and that of the error at a new site."""
+        *totals, count = self.gains.tolist()
+        each = [total / max(count, 1) for total in totals]
+        return fmean(each), math.hypot(stdev(each) if len(each) > 1 else 0.0, self.error)
 
     def remarks(self, learned: bool) -> tuple[str, ...]:
         """What a user should know of the answers, in sentences; `learned` says whether the network was trained."""
@@ -79,9 +86,10 @@ class SiteVerdict:
                 "The images look like those of a source site, so the site was not learned; the judge answered.",
             )
         if learned and not self.gaining:
-            loss = -100 * float(self._expected_gains().mean())
+            gain, deviation = self._expected_gain()
             return (
-                f"Learning this site is expected to lose {loss:.1f} Dice, so the judge's answers were preferred.",
+                f"Learning this site is expected to lose {-100 * gain:.1f} ± {100 * DOUBT * deviation:.1f} Dice, so "
+                "the judge's answers were preferred.",
             )
         return ()
 
