@@ -37,6 +37,8 @@ PAIRS = (
     *(("universe-gradient", f"universe-gradient, {without}")
       for without in ("random universe", "no universe", "no class mask", "pairwise", "no consensus")),
     *(("universe", control) for control in ("self-training", "universe, random universe", "three sizes and flips")),
+    *(("universe", f"universe, {form}")
+      for form in ("labels not anchored", "600 steps", "600 steps of 8 images", "twice the rate", "anchored more")),
     ("self-training", "judge"),
 )  # fmt: skip
 
