@@ -139,7 +139,7 @@ METHOD = Method(
         "first": Option("share of the folder steps in which the judge's labels are learned", CHOSEN, SHARE),
         "carried": Option("share of the carried labels in the labels of the least sure image", CHOSEN, SHARE),
         "anchored": Option(
-            "share of the judge's labels in the labels of images in which both agree, where sizes vary",
+            "share of the judge's labels in the labels of images in which both agree; not for steady structures",
             "this project: better at simulated hospitals of small networks (docs/measurements/learning.md)",
             SHARE,
         ),

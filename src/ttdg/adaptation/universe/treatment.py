@@ -4,9 +4,10 @@ The kinds are those of `ttdg.adaptation.universe.anatomy`. What helps one kind c
 
 - Labels are carried along the matching where structures are steady in size. Elsewhere carried labels put structures
   where there are none.
-- Labels are anchored where sizes vary: an image in which the teacher and the judge show the same structures is learned
-  from labels of both. Learning then finds more structures without moving the boundaries of those that were found
-  before. Where structures are steady, learning gains by moving boundaries, and nothing is anchored.
+- Labels are anchored where sizes vary or structures may be absent: an image in which the teacher and the judge show
+  the same structures is learned from labels of both. Learning then finds more structures without moving the boundaries
+  of those that were found before. Where structures are steady, learning gains by moving boundaries, and nothing is
+  anchored.
 - `rule` says which prediction answers an image (`ttdg.adaptation.universe.answer_rule`).
 - Thin structures are not learned.
 """
@@ -33,6 +34,6 @@ class Treatment(NamedTuple):
 TREATMENTS: Mapping[Anatomy, Treatment] = {
     "steady": Treatment("adapted", carries=True),
     "varied": Treatment("agreement", anchors=True),
-    "absent": Treatment("judge"),
+    "absent": Treatment("judge", anchors=True),
     "thin": Treatment("judge", learned=False),
 }
