@@ -12,8 +12,8 @@ from record_tables import (
     named_with_settings,
     orders,
     split_targets,
-    with_and_without_gate,
 )
+from wrapper_tables import with_and_without_flips, with_and_without_gate
 
 SLICES = {
     "neighbouring slices": "one source (the paper's table)",
@@ -50,6 +50,8 @@ MEASURED: Mapping[str, Callable[[], str]] = {
     "rivals-small": partial(by_target, "rivals-cpu", ("every setting",), "Dice", name=named_with_settings),
     "rivals-polyp": partial(by_target, "learn-polyp", (RIVALS,), "Dice"),
     "rivals-fundus": partial(by_target, "learn-fundus", (RIVALS,), "Dice"),
+    "methods-small": partial(with_and_without_flips, "methods-cpu", ("batch 4", "batch 16", "batch 1")),
+    "methods-small-continual": partial(with_and_without_flips, "methods-cpu", ("continual",)),
     "gate-small": partial(with_and_without_gate, "gate-cpu", "behind the gate"),
     "prostate-one-source": partial(prostate, SLICES["neighbouring slices"], "Dice", *VOLUMES),
     "prostate-multi-source": partial(prostate, "multi-source", "Dice", *VOLUMES),

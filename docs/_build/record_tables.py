@@ -159,21 +159,6 @@ def by_target(
     return table(("method", *columns, "mean", *split, *more, HARMED, *([SHARE] if share else [])), lines)
 
 
-def with_and_without_gate(run: str, experiment: str) -> str:
-    """Gain, harm and time of every method, without the gate and with it."""
-    rows = views(run, experiment)[AGAINST]
-    lines = []
-    for label, row in rows.items():
-        if (gated := rows.get(f"{label} + gate")) is not None:
-            lines.append((named(label), *(gain(r, "Dice") for r in (row, gated)),
-                          *(f"{value(r[HARMED]):.1f}" for r in (row, gated)),
-                          *(r["ms/image"].text for r in (row, gated))))  # fmt: skip
-    heads = (
-        f"{what}{how}" for what in ("Δ Dice", HARMED, "ms/image") for how in (", without", ", with the gate")
-    )
-    return table(("method", *heads), lines)
-
-
 def orders(run: str, experiments: Mapping[str, str]) -> str:
     """Gain in Dice of slices, and Dice of volumes, for each order of the slices."""
     found = {heading: views(run, experiment) for heading, experiment in experiments.items()}

@@ -21,6 +21,7 @@ RUNS = (
     "learn-polyp-eight",
     "literal",
     "literal-cpu",
+    "methods-cpu",
     "pacs",
     "polyp",
     "polyp-methods",
