@@ -33,11 +33,11 @@ def test_a_search_is_small_and_has_the_defaults_in_it(method):
 
 @pytest.mark.parametrize("name", [path.parent.name for path in RECORDED])
 def test_an_experiment_asks_for_the_source_models_of_its_records(name):
-    files = [ROOT / "experiments" / folder / f"{name}.yaml" for folder in ("earlier", "")]
+    run = read_run(ROOT / "docs" / "records" / name)
+    files = [ROOT / "experiments" / folder / f"{run.name}.yaml" for folder in ("earlier", "")]
     text = next(path for path in files if path.is_file()).read_text()
     requested = recipe_of_job(yaml.safe_load(text)["recipe"])
-    jobs = read_run(ROOT / "docs" / "records" / name).jobs
-    trainings = {key: job for key, job in jobs.items() if isinstance(job, Training)}
+    trainings = {key: job for key, job in run.jobs.items() if isinstance(job, Training)}
     # fields that differ by machine, by seed or in a grid
     varied = {"encoder_weights", "seed", "edges", *re.findall(r"recipe\.(\w+)", text)}
     same = {field: value for field, value in requested.items() if field not in varied}
