@@ -4,10 +4,13 @@
 
 Each hospital of held-out source images is learned by `universe` and answered. Printed for each hospital: the gain in
 Dice over the judge's answers of the adapted prediction and of the answer (the mean of both where they agree), each with
-the gain that the site's judge expects and the standard deviation over its members. Then the mean gain over the judge's
-answers if the site is never learned, always, or unless the expected gain of the adapted prediction, or of the answer,
-is negative by more than two standard deviations. The hospitals differ from those at which the judge was fitted.
+the gain that the site's judge expects and its standard deviation. Then the mean gain over the judge's answers if the
+site is never learned, always, or unless the expected gain of the adapted prediction, or of the answer, is negative by
+more than two standard deviations, which contain the judge's error at a hospital that it has not seen. The hospitals
+differ from those at which the judge was fitted.
 """
+
+import math
 
 import torch
 from torch import Tensor
@@ -17,7 +20,7 @@ from ttdg.adaptation import build_adapter
 from ttdg.adaptation.universe.answer_rule import choose_candidates
 from ttdg.adaptation.universe.fit import BATCH
 from ttdg.adaptation.universe.learner import UniverseLearner
-from ttdg.adaptation.universe.site_judge import ADAPTED, UNADAPTED
+from ttdg.adaptation.universe.site_judge import ADAPTED, UNADAPTED, SiteJudge
 from ttdg.adaptation.universe.site_verdict import DOUBT
 from ttdg.checkpoints import Model
 from ttdg.metrics import dice, region_masks, region_probabilities
@@ -52,6 +55,7 @@ def measure(model: Model, images: Tensor, labels: Tensor) -> dict[str, tuple[Ten
 def main() -> None:
     arguments = trial_parser(__doc__, hospitals=8).parse_args()
     model = load_model(arguments)
+    error = 100 * SiteJudge(model.parts["judge"], "all", torch.device("cpu")).gain_error
     rules: dict[str, list[float]] = {
         name: [] for name in ("always", *(f"unless the {f} loses" for f in FORMS))
     }
@@ -62,7 +66,7 @@ def main() -> None:
         rules["always"].append(answer)
         for form, (true, expected) in found.items():
             each = 100 * expected.mean(1)
-            mean, spread = float(each.mean()), float(each.std())
+            mean, spread = float(each.mean()), math.hypot(float(each.std()), error)
             cells.append(f"{100 * float(true.mean()):+.1f}, {mean:+.1f} ± {spread:.1f}")
             rules[f"unless the {form} loses"].append(answer if mean + DOUBT * spread >= 0 else 0.0)
         print(f"{len(images)} | " + " | ".join(cells), flush=True)
