@@ -33,6 +33,7 @@ from ttdg.bench.run_file import read_run
 from ttdg.bench.scoring_job import open_model, open_scoring
 from ttdg.checkpoints import Model
 from ttdg.data import find_sites, load_sources, normalise
+from ttdg.files import atomic_file
 
 
 class LearnedSite(NamedTuple):
@@ -123,7 +124,8 @@ def save(path: Path, found: Sequence[LearnedSite], cases: Sequence[str]) -> None
         **{f"signal {name}": value.float().cpu().numpy() for name, value in joined.signals.items()},
         **{f"map {name}": np.concatenate([site.maps[name] for site in found]) for name in found[0].maps},
     }
-    np.savez_compressed(path, **arrays)
+    with atomic_file(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, **arrays)
 
 
 def main() -> None:

@@ -143,7 +143,7 @@ def test_labels_are_anchored_in_images_in_which_teacher_and_judge_show_the_same_
 
 
 @pytest.mark.parametrize(("anatomy", "anchored"), [("steady", 0.0), ("varied", 0.5), ("absent", 0.5)])
-def test_labels_are_anchored_only_where_sizes_vary(source, anatomy, anchored):
+def test_labels_are_anchored_unless_structures_are_steady(source, anatomy, anchored):
     assert source.adapt("universe", anatomy=anatomy).anchored == anchored
 
 

@@ -205,7 +205,7 @@ def gain_error(evidence: Sequence[SiteEvidence], names: Sequence[str], seed: int
 
     The members of one regressor agree more with each other than with the true gain of a hospital that none has seen.
     """
-    if len(evidence) < 3:  # one hospital would say what is expected of the other
+    if len(evidence) < 3:  # too few to leave one out: the error is not known
         return 0.0
     errors = []
     for number, hospital in enumerate(evidence):

@@ -22,7 +22,7 @@ class SiteVerdict:
         judge: the part "judge", with the statistics of the source sites.
         members: number of members of the ensemble that expects the gains.
         device: device of the sums.
-        learnable: whether structures of this kind are learned at all (`ttdg.adaptation.universe.anatomy`).
+        learnable: whether structures of this kind are learned at all (`ttdg.adaptation.universe.treatment`).
         error: standard deviation of the error of the expected gain, at a site that no member has seen.
 
     Attributes:
