@@ -39,6 +39,7 @@ PAIRS = (
     *(("universe", control) for control in ("self-training", "universe, random universe", "three sizes and flips")),
     *(("universe", f"universe, {form}")
       for form in ("labels not anchored", "600 steps", "600 steps of 8 images", "twice the rate", "anchored more")),
+    ("universe, labels not anchored", "universe, labels not anchored, random universe"),
     ("self-training", "judge"),
 )  # fmt: skip
 

@@ -48,7 +48,6 @@ STRONG = Study(
     {"one source": "folder, one source", "several": "folder, several sources"},
     {
         "universe": "`universe`",
-        "universe, random universe": "`universe`, random universe",
         "self-training": "`self-training`",
         "judge": "`judge`",
         "three sizes and flips": "three sizes and flips",

@@ -27,7 +27,6 @@ prostate_folder = partial(by_target, "prostate", split=("Dice, slices with gland
 ablation = partial(methods, "literal", digits=2, cost=["ms/image"])
 FOLDER, ONLINE = "folder, several sources", "online, several sources"
 ONE = "folder, one source"
-STEPS = "steps and rates, several sources"
 RIVALS = "rivals at small rates, several sources"
 STRONG = ("every method, batch 4", "other published options, batch 4")
 MEASURED: Mapping[str, Callable[[], str]] = {
@@ -36,9 +35,7 @@ MEASURED: Mapping[str, Callable[[], str]] = {
     "learn-polyp-folder": partial(by_target, "learn-polyp", (FOLDER,), "Dice"),
     "learn-polyp-one": partial(by_target, "learn-polyp", (ONE,), "Dice"),
     "learn-polyp-online": partial(by_target, "learn-polyp", (ONLINE,), "Dice"),
-    "anchored-folder": partial(by_target, "learn-polyp-anchored", (STEPS,), "Dice"),
-    "anchored-one": partial(by_target, "learn-polyp-anchored", ("steps and rates, one source",), "Dice"),
-    "anchored-online": partial(by_target, "learn-polyp-anchored", ("online, one source",), "Dice"),
+    "learn-polyp-online-one": partial(by_target, "learn-polyp", ("online, one source",), "Dice"),
     "learn-fundus-folder": partial(by_target, "learn-fundus", (FOLDER,), "Dice"),
     "learn-fundus-one": partial(by_target, "learn-fundus", (ONE,), "Dice"),
     "learn-fundus-online": partial(by_target, "learn-fundus", (ONLINE,), "Dice"),

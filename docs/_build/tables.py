@@ -29,7 +29,6 @@ RUNS = {
     "strong-fundus": "Fundus: every method over the strong source",
     "learn-polyp": "Polyp: learning a site",
     "learn-fundus": "Fundus: learning a site",
-    "learn-polyp-anchored": "Polyp: learning a site, anchored labels",
     "learn-polyp-eight": "Polyp: learning a site, judges of eight readings",
     "learn-fundus-eight": "Fundus: learning a site, judges of eight readings",
     "methods-cpu": "Fundus: every method, flips and batch sizes, small network",

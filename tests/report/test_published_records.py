@@ -17,7 +17,6 @@ RUNS = (
     "learn-fundus",
     "learn-fundus-eight",
     "learn-polyp",
-    "learn-polyp-anchored",
     "learn-polyp-eight",
     "literal",
     "literal-cpu",
