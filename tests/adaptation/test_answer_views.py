@@ -54,6 +54,18 @@ def test_views_change_no_state_of_the_method(name, views, ready):
 
 
 @pytest.mark.parametrize("name", WRAPPED)
+def test_the_own_answers_of_a_stream_with_views_are_those_without(name, ready):
+    plain, wrapped = pair(ready, name)
+    heard = []
+    wrapped.own_answer = heard.append
+    for seed in range(3):
+        assert torch.equal(plain(some_images(seed)), [wrapped(some_images(seed)), heard.pop()][1])
+    if isinstance(plain, FrozenPredictor):
+        wrapped.predict_frozen(some_images(5))
+        assert torch.equal(plain.predict_frozen(some_images(5)), heard.pop())
+
+
+@pytest.mark.parametrize("name", WRAPPED)
 def test_the_answer_is_the_mean_of_the_own_answer_and_that_of_the_mirror_image(name, ready):
     plain, wrapped = pair(ready, name)
     images = some_images()

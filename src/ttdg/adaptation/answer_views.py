@@ -16,7 +16,7 @@ mirror images itself (`Method.flips`) is not asked to predict them again: `flips
 scales only.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 import torch
 from torch import nn
@@ -73,11 +73,15 @@ class AveragedAnswers(Adapter):
         views: The views; the first one is the image itself.
         again: True if the method keeps no state, so that it answers a view when it is called again.
         head: How logits become probabilities. A single channel always has a sigmoid.
+
+    Attributes:
+        own_answer: Called with the method's own answer to each batch, before the other views are answered.
     """
 
     def __init__(self, adapter: Adapter, views: list[AnswerView], again: bool, head: losses.Head) -> None:
         self.adapter, self.views, self.again, self.head = adapter, views, again, head
         self.network: nn.Module = adapter.network
+        self.own_answer: Callable[[Logits], None] = lambda own: None
         for name in PASSED_ON:
             if hasattr(adapter, name):
                 setattr(self, name, getattr(adapter, name))
@@ -92,12 +96,14 @@ class AveragedAnswers(Adapter):
         """Let the method adapt to the batch and answer it; return the logits of the mean over all views."""
         own = self.adapter(images)
         self._keep_assessment()
+        self.own_answer(own)
         return self._mean(own, images)
 
     def predict_frozen(self, images: Images) -> Logits:
         """Return the logits of the mean over all views, without an update."""
         own = self._answer(images)
         self._keep_assessment()
+        self.own_answer(own)
         return self._mean(own, images)
 
     def reset(self) -> None:

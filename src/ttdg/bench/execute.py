@@ -2,30 +2,34 @@
 
 import gc
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ttdg.adaptation import METHODS, seed_all
+from ttdg.adaptation.answer_views import AveragedAnswers
 from ttdg.bench.fitting import FitSource, fit_from_yaml
 from ttdg.bench.folder import RunFolder, exclusive_lock
 from ttdg.bench.jobs import Fitting, Job, Scoring, Training, Tuning, key_of, to_dict
-from ttdg.bench.scoring_job import open_model, open_scoring
+from ttdg.bench.scoring_job import OpenScoring, open_model, open_scoring
 from ttdg.checkpoints import load, save_part, versions
 from ttdg.data import Benchmark, Sources, find_sites, load_sources
 from ttdg.data.image_cache import held_out_images
-from ttdg.evaluation.evaluate import evaluate
+from ttdg.evaluation.evaluate import Evaluation, evaluate, evaluate_with_own
 from ttdg.evaluation.records import Row, write_rows
 from ttdg.evaluation.reproducibility import code_hash
 from ttdg.evaluation.scoring import measure_for
+from ttdg.evaluation.streams import TargetStream
 from ttdg.evaluation.tuned_options import write_tuned
 from ttdg.evaluation.tuning import Search, search_record, tune
 from ttdg.files import atomic_folder
 from ttdg.networks.determinism import deterministic_algorithms
 from ttdg.training import Recipe, make_fabric, train
+from ttdg.types import Regions
 
 _last_sources: dict[tuple[Path, str], Sources] = {}  # by data folder and training key, which implies the rest
 
@@ -57,8 +61,8 @@ def _run(job: Job, folder: RunFolder) -> None:
     elif isinstance(job, Tuning):
         write_tuned(folder.tuned(key_of(job)), tune_job(job, folder))
     else:
-        about, rows = score_job(job, folder)
-        write_rows(folder.record(key_of(job)), about, rows)
+        for about, rows in score_together(job, folder):
+            write_rows(folder.record(about["key"]), about, rows)
 
 
 def _train(job: Training, folder: RunFolder) -> None:
@@ -115,12 +119,42 @@ def score_job(job: Scoring, folder: RunFolder) -> tuple[dict[str, Any], list[Row
     start = time.perf_counter()
     with _algorithms(job):
         opened = open_scoring(job, folder)
-        benchmark = opened.model.card.benchmark
-        result = evaluate(
-            opened.adapter, opened.targets, job.stream, job.batch, benchmark.regions,  # type: ignore[arg-type]
-            memory=METHODS[job.method].memory,
-            measure=measure_for(benchmark, job.surfaces, job.instances),
-        )  # fmt: skip
+        result = evaluate(opened.adapter, *_stream(opened), **_scoring(opened))
+    return _record(opened, job, result, start)
+
+
+def score_together(job: Scoring, folder: RunFolder) -> list[tuple[dict[str, Any], list[Row]]]:
+    """Score a method on its targets; return the metadata and the rows of each record that one stream gives.
+
+    A stream whose answers are averaged over views also gives the record of the same scoring without views, unless it
+    exists.
+    """
+    start, plain = time.perf_counter(), replace(job, views="plain")
+    with _algorithms(job):
+        opened = open_scoring(job, folder)
+        if not isinstance(opened.adapter, AveragedAnswers) or folder.done(plain):
+            result = evaluate(opened.adapter, *_stream(opened), **_scoring(opened))
+            return [_record(opened, job, result, start)]
+        averaged, own = evaluate_with_own(opened.adapter, *_stream(opened), **_scoring(opened))
+    about, rows = _record(opened, plain, own, start)
+    return [(about | {"in_stream_of": key_of(job)}, rows), _record(opened, job, averaged, start)]
+
+
+def _stream(opened: OpenScoring) -> tuple[Sequence[TargetStream], Any, int, Regions]:
+    """Return the targets of a scoring, the name of its stream, the size of its batches, and the regions."""
+    return opened.targets, opened.job.stream, opened.job.batch, opened.benchmark.regions
+
+
+def _scoring(opened: OpenScoring) -> dict[str, Any]:
+    """Return how a scoring is made: whether the method has a memory, and what is measured."""
+    job = opened.job
+    measure = measure_for(opened.benchmark, job.surfaces, job.instances)
+    return {"memory": METHODS[job.method].memory, "measure": measure}
+
+
+def _record(
+    opened: OpenScoring, job: Scoring, result: Evaluation, start: float
+) -> tuple[dict[str, Any], list[Row]]:
     about = {
         **result.about,
         "key": key_of(job),

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ttdg.bench.protocols import Target
@@ -154,6 +154,17 @@ def required_jobs(job: Job) -> tuple[str, ...]:
 def model_of(key: str, job: Job) -> str:
     """Return the key of the source model that a job uses; a worker keeps the model of its last job in memory."""
     return key if isinstance(job, Training) else job.training
+
+
+def without_views(job: Job) -> str | None:
+    """Return the key of the same scoring without views, whose record the job writes too; None if there is none.
+
+    Both need the same adaptation, which the views do not change. The gate decides about averaged answers, so a scoring
+    behind it stands alone.
+    """
+    if not isinstance(job, Scoring) or job.views == "plain" or job.gate:
+        return None
+    return key_of(replace(job, views="plain"))
 
 
 def with_required(jobs: Mapping[str, Job], keys: Iterable[str]) -> dict[str, Job]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ttdg.bench.executors import Executor, ExecutorOptions, make_executor
 from ttdg.bench.folder import RunFolder, exclusive_lock
-from ttdg.bench.jobs import KINDS, Job, Scoring, kind_of, required_jobs, to_dict, with_required
+from ttdg.bench.jobs import KINDS, Job, Scoring, kind_of, required_jobs, to_dict, with_required, without_views
 from ttdg.bench.record_check import record_fault
 from ttdg.bench.request import PreparedRun, RunRequest
 from ttdg.bench.scheduler import Schedule
@@ -133,7 +133,7 @@ def run_jobs(
     schedule = Schedule(wanted, finished & wanted.keys())
     watch(schedule)
     if not schedule.over():
-        _drive(schedule, make(), watch, end)
+        _drive(schedule, make(), folder, watch, end)
     _clean_up(folder.run)
     if schedule.fatal:
         raise UserError(schedule.fatal)
@@ -155,7 +155,7 @@ def _damaged_records(jobs: dict[str, Job], folder: RunFolder) -> dict[str, str]:
     return {key: fault for key, fault in faults.items() if fault}
 
 
-def _drive(schedule: Schedule, executor: Executor, watch: Watch, end: float) -> None:
+def _drive(schedule: Schedule, executor: Executor, folder: RunFolder, watch: Watch, end: float) -> None:
     """Submit jobs as executor slots become free, until no job is left or the time is over."""
     try:
         while not schedule.over() and time.monotonic() < end:
@@ -164,7 +164,9 @@ def _drive(schedule: Schedule, executor: Executor, watch: Watch, end: float) -> 
                 executor.submit(key, to_dict(schedule.jobs[key]))
                 watch(schedule)
             for outcome in executor.wait(POLL_SECONDS):
-                schedule.end(outcome)
+                plain = without_views(schedule.jobs[outcome.key])
+                written = plain is not None and plain in schedule.jobs and folder.record(plain).is_file()
+                schedule.end(outcome, [plain] if plain and written else [])
             watch(schedule)
     finally:
         executor.close()

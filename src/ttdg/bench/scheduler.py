@@ -1,11 +1,11 @@
 """The order of jobs. The schedule has no clock and starts no process, so tests can drive it directly."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ttdg.bench.executors import MAX_TRIES, Outcome
-from ttdg.bench.jobs import Job, Training, kind_of, model_of, required_jobs
+from ttdg.bench.jobs import Job, Training, kind_of, model_of, required_jobs, without_views
 
 LOOKAHEAD = 256  # number of ready jobs searched for one whose model a worker has in memory
 
@@ -28,6 +28,12 @@ class Schedule:
 
     def __post_init__(self) -> None:
         self.found = len(self.done)
+        self.with_views: dict[
+            str, list[str]
+        ] = {}  # scoring without views → scorings that also write its record
+        for key, job in self.jobs.items():
+            if (plain := without_views(job)) in self.jobs:
+                self.with_views.setdefault(plain, []).append(key)  # type: ignore[arg-type]
 
     def ready(self, room: int) -> list[str]:
         """Return up to `room` jobs that can start now, in plan order, but jobs with a loaded model first."""
@@ -35,7 +41,7 @@ class Schedule:
             return []
         busy = self.done | self.running | self.failed.keys()
         waiting = (key for key in self.jobs if key not in busy)
-        free = [key for key in waiting if all(job in self.done for job in required_jobs(self.jobs[key]))]
+        free = [key for key in waiting if self._can_start(key)]
         warm, in_use = Counter(self.warm), Counter(self._model(key) for key in self.running)
         chosen: list[str] = []
         while free and len(chosen) < room:
@@ -45,6 +51,13 @@ class Schedule:
             in_use[self._model(key)] += 1
             warm[self._model(key)] -= 1
         return chosen
+
+    def _can_start(self, key: str) -> bool:
+        """True if all that a job requires is done, and no job that is still to end writes its record."""
+        ended = self.done | self.failed.keys()
+        return all(need in self.done for need in required_jobs(self.jobs[key])) and all(
+            other in ended for other in self.with_views.get(key, ())
+        )
 
     def _pick(self, free: Sequence[str], warm: Counter[str], in_use: Counter[str]) -> str:
         """Choose among jobs of the next kind: one with a loaded model, else one whose model the fewest jobs use."""
@@ -65,9 +78,13 @@ class Schedule:
             self.warm.remove(model if (model := self._model(key)) in self.warm else self.warm[0])
         self.tries[key] = self.tries.get(key, 0) + 1
 
-    def end(self, outcome: Outcome) -> None:
-        """Record the outcome of a job; a job whose worker died runs again, up to `MAX_TRIES` times."""
+    def end(self, outcome: Outcome, also: Iterable[str] = ()) -> None:
+        """Record the outcome of a job; a job whose worker died runs again, up to `MAX_TRIES` times.
+
+        `also` are other jobs whose results it wrote.
+        """
         self.running.discard(outcome.key)
+        self.done.update(also)
         if not outcome.lost:
             self.warm.append(self._model(outcome.key))
         if outcome.error is None:

@@ -10,13 +10,15 @@ import numpy as np
 import torch
 
 from ttdg.adaptation import Adapter, Counting
+from ttdg.adaptation.answer_views import AveragedAnswers
 from ttdg.checkpoints import versions
 from ttdg.evaluation.cost import peak_bytes, reset_peak
+from ttdg.evaluation.own_answers import OwnAnswers
 from ttdg.evaluation.records import PRIMARY, Row
 from ttdg.evaluation.reproducibility import code_hash
-from ttdg.evaluation.scoring import Measure, score_streams
+from ttdg.evaluation.scoring import Measure, score_forms, score_streams
 from ttdg.evaluation.streams import Stream, TargetStream
-from ttdg.networks.passes import counted_passes
+from ttdg.networks.passes import Passes, counted_passes
 from ttdg.types import Regions
 
 
@@ -26,6 +28,38 @@ class Evaluation:
 
     about: Mapping[str, Any]
     rows: Sequence[Row]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run of an adapter over targets."""
+
+    adapter: Adapter
+    targets: Sequence[TargetStream]
+    batch: int
+    device: torch.device
+    start: float
+
+    def evaluation(self, rows: Sequence[Row], seconds: float, passes: Passes) -> Evaluation:
+        """Return rows with the metadata of the run; seconds and passes are those of the answers."""
+        counts = [target.batch_count or -(-len(target.images) // self.batch) for target in self.targets]
+        about = {
+            "images": sum(len(target.images) for target in self.targets),
+            "batches": sum(counts),
+            "forwards": passes.forwards,
+            "backwards": passes.backwards,
+            "counts": dict(self.adapter.counts) if isinstance(self.adapter, Counting) else {},
+            "adapting_seconds": seconds,
+            "all_seconds": time.perf_counter() - self.start,
+            "peak_bytes": peak_bytes(self.device),
+            "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
+            "threads": torch.get_num_threads(),
+            "versions": versions(),
+            "code": code_hash(),
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            **mean_primary(rows),
+        }
+        return Evaluation(about, rows)
 
 
 def evaluate(
@@ -39,30 +73,47 @@ def evaluate(
     measure: Measure,
 ) -> Evaluation:
     """Run the adapter over the targets, score every image, and measure the cost."""
-    start = time.perf_counter()
-    device = next(adapter.network.parameters()).device
-    reset_peak(device)
+    run = _start(adapter, targets, batch)
     with counted_passes() as passes:
         rows, seconds = score_streams(adapter, targets, stream, regions, memory=memory, measure=measure)
-    sizes = [len(target.images) for target in targets]
-    counts = [target.batch_count or -(-len(target.images) // batch) for target in targets]
-    about = {
-        "images": sum(sizes),
-        "batches": sum(counts),
-        "forwards": passes.forwards,
-        "backwards": passes.backwards,
-        "counts": dict(adapter.counts) if isinstance(adapter, Counting) else {},
-        "adapting_seconds": seconds,
-        "all_seconds": time.perf_counter() - start,
-        "peak_bytes": peak_bytes(device),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "threads": torch.get_num_threads(),
-        "versions": versions(),
-        "code": code_hash(),
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-        **mean_primary(rows),
-    }
-    return Evaluation(about, rows)
+    return run.evaluation(rows, seconds, passes)
+
+
+def evaluate_with_own(
+    adapter: AveragedAnswers,
+    targets: Sequence[TargetStream],
+    stream: Stream,
+    batch: int,
+    regions: Regions,
+    *,
+    memory: bool = True,
+    measure: Measure,
+) -> tuple[Evaluation, Evaluation]:
+    """Evaluate answers that are averaged over views, and in the same run the method's own answers.
+
+    Both have the scores, seconds and passes of a run of their own. Peak memory is that of the averaged answers.
+    """
+    run = _start(adapter, targets, batch)
+    with counted_passes() as passes:
+        own = OwnAnswers(adapter, passes)
+        (own_rows, own_seconds), (rows, seconds) = score_forms(
+            adapter,
+            targets,
+            stream,
+            regions,
+            [own.take, lambda answer: answer],
+            memory=memory,
+            measure=measure,
+        )
+    own_passes = Passes(passes.forwards - own.views.forwards, passes.backwards - own.views.backwards)
+    return run.evaluation(rows, seconds, passes), run.evaluation(own_rows, own_seconds, own_passes)
+
+
+def _start(adapter: Adapter, targets: Sequence[TargetStream], batch: int) -> _Run:
+    """Begin a run: the peak of memory is measured from now on."""
+    device = next(adapter.network.parameters()).device
+    reset_peak(device)
+    return _Run(adapter, targets, batch, device, time.perf_counter())
 
 
 def mean_primary(rows: Sequence[Row]) -> dict[str, dict[str, float]]:

@@ -86,15 +86,50 @@ def score_streams(
     Returns:
         The rows of all targets in the order of their streams, and the seconds that the answers took.
     """
-    rows: list[Row] = []
-    seconds, scorer = 0.0, None
+    (scores,) = score_forms(
+        adapter, targets, stream, regions, [lambda answer: answer], memory=memory, measure=measure
+    )
+    return scores
+
+
+def score_forms(
+    adapter: Adapter,
+    targets: Sequence[TargetStream],
+    stream: Stream,
+    regions: Regions,
+    forms: Sequence[Callable[[Answer], Answer]],
+    *,
+    memory: bool = True,
+    measure: Measure,
+) -> list[tuple[list[Row], float]]:
+    """Run the adapter over the targets once, and score several forms of each answer; see `score_streams`."""
+    tables = [_StreamScores(regions, measure) for _ in forms]
     for target, answer in answers(adapter, targets, stream, memory):
-        if scorer is None or scorer.target is not target:
-            rows += scorer.finish() if scorer else []
-            scorer = Scorer(target, regions, measure)
-        seconds += answer.seconds * len(answer.cases)
-        rows += scorer.add(answer)
-    return rows + (scorer.finish() if scorer else []), seconds
+        for table, answer_form in zip(tables, [form(answer) for form in forms], strict=True):
+            table.add(target, answer_form)
+    return [table.finish() for table in tables]
+
+
+class _StreamScores:
+    """Rows and seconds of the answers to all targets, in the order of their streams."""
+
+    def __init__(self, regions: Regions, measure: Measure) -> None:
+        self.regions, self.measure = regions, measure
+        self.rows: list[Row] = []
+        self.seconds = 0.0
+        self.scorer: Scorer | None = None
+
+    def add(self, target: TargetStream, answer: Answer) -> None:
+        """Score an answer, or queue it until there are enough of them."""
+        if self.scorer is None or self.scorer.target is not target:
+            self.rows += self.scorer.finish() if self.scorer else []
+            self.scorer = Scorer(target, self.regions, self.measure)
+        self.seconds += answer.seconds * len(answer.cases)
+        self.rows += self.scorer.add(answer)
+
+    def finish(self) -> tuple[list[Row], float]:
+        """Return all rows, and the seconds that the answers took."""
+        return self.rows + (self.scorer.finish() if self.scorer else []), self.seconds
 
 
 class Scorer:

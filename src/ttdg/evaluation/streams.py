@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ttdg.adaptation import Adapter, FrozenPredictor, SelfAssessing, SiteLearner
 from ttdg.adaptation.adapter import Images, Progress
+from ttdg.adaptation.answer_views import AveragedAnswers
 from ttdg.data import Volume
 from ttdg.types import Batch
 
@@ -91,7 +92,7 @@ def _predictions(
             adapter.reset()
         start = time.perf_counter()
         logits = predict(batch.images)
-        _wait_for(batch.images.device)
+        wait_for(batch.images.device)
         yield batch, logits, time.perf_counter() - start
 
 
@@ -111,10 +112,11 @@ def learn_site(
 
 
 def adapt_once(adapter: Adapter, site: Iterable[Images]) -> None:
-    """Reset the adapter and let it adapt to each batch once; its answers are discarded."""
+    """Reset the adapter and let it adapt to each batch once; answers are discarded, so no other view is asked."""
     adapter.reset()
+    method = adapter.adapter if isinstance(adapter, AveragedAnswers) else adapter
     for images in site:
-        adapter(images)
+        method(images)
 
 
 def _first_pass(adapter: Adapter, target: TargetStream, stream: Stream) -> float:
@@ -131,17 +133,17 @@ def _first_pass(adapter: Adapter, target: TargetStream, stream: Stream) -> float
             reading += time.perf_counter() - start
             device = batch.images.device
             yield batch.images
-            _wait_for(device)
+            wait_for(device)
             start = time.perf_counter()
         reading += time.perf_counter() - start
 
     start = time.perf_counter()
     learn(adapter, site())
-    _wait_for(device)
+    wait_for(device)
     return (time.perf_counter() - start - reading) / max(len(target.images), 1)
 
 
-def _wait_for(device: torch.device) -> None:
+def wait_for(device: torch.device) -> None:
     """Wait until the device has computed everything that was started on it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
