@@ -2,11 +2,11 @@
 
 import gc
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -23,14 +23,13 @@ from ttdg.evaluation.evaluate import Evaluation, evaluate, evaluate_with_own
 from ttdg.evaluation.records import Row, write_rows
 from ttdg.evaluation.reproducibility import code_hash
 from ttdg.evaluation.scoring import measure_for
-from ttdg.evaluation.streams import TargetStream
 from ttdg.evaluation.tuned_options import write_tuned
 from ttdg.evaluation.tuning import Search, search_record, tune
 from ttdg.files import atomic_folder
 from ttdg.networks.determinism import deterministic_algorithms
 from ttdg.training import Recipe, make_fabric, train
-from ttdg.types import Regions
 
+T = TypeVar("T")
 _last_sources: dict[tuple[Path, str], Sources] = {}  # by data folder and training key, which implies the rest
 
 
@@ -119,7 +118,7 @@ def score_job(job: Scoring, folder: RunFolder) -> tuple[dict[str, Any], list[Row
     start = time.perf_counter()
     with _algorithms(job):
         opened = open_scoring(job, folder)
-        result = evaluate(opened.adapter, *_stream(opened), **_scoring(opened))
+        result = _run_stream(opened, evaluate)
     return _record(opened, job, result, start)
 
 
@@ -133,23 +132,21 @@ def score_together(job: Scoring, folder: RunFolder) -> list[tuple[dict[str, Any]
     with _algorithms(job):
         opened = open_scoring(job, folder)
         if not isinstance(opened.adapter, AveragedAnswers) or folder.done(plain):
-            result = evaluate(opened.adapter, *_stream(opened), **_scoring(opened))
+            result = _run_stream(opened, evaluate)
             return [_record(opened, job, result, start)]
-        averaged, own = evaluate_with_own(opened.adapter, *_stream(opened), **_scoring(opened))
+        averaged, own = _run_stream(opened, evaluate_with_own)
     about, rows = _record(opened, plain, own, start)
     return [(about | {"in_stream_of": key_of(job)}, rows), _record(opened, job, averaged, start)]
 
 
-def _stream(opened: OpenScoring) -> tuple[Sequence[TargetStream], Any, int, Regions]:
-    """Return the targets of a scoring, the name of its stream, the size of its batches, and the regions."""
-    return opened.targets, opened.job.stream, opened.job.batch, opened.benchmark.regions
-
-
-def _scoring(opened: OpenScoring) -> dict[str, Any]:
-    """Return how a scoring is made: whether the method has a memory, and what is measured."""
-    job = opened.job
-    measure = measure_for(opened.benchmark, job.surfaces, job.instances)
-    return {"memory": METHODS[job.method].memory, "measure": measure}
+def _run_stream(opened: OpenScoring, evaluation: Callable[..., T]) -> T:
+    """Run the stream of a scoring with one of the two functions that evaluate an adapter."""
+    job, benchmark = opened.job, opened.benchmark
+    return evaluation(
+        opened.adapter, opened.targets, job.stream, job.batch, benchmark.regions,
+        memory=METHODS[job.method].memory,
+        measure=measure_for(benchmark, job.surfaces, job.instances),
+    )  # fmt: skip
 
 
 def _record(
