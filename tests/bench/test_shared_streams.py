@@ -10,6 +10,7 @@ from ttdg.bench.jobs import Scoring, key_of, without_views
 from ttdg.bench.results import read_table
 from ttdg.bench.run import run_jobs
 from ttdg.bench.scheduler import Schedule
+from ttdg.bench.verification.rerun import verify_run
 
 ROWS = {"name": "main", "protocol": "leave-one-out", "targets": ["west"], "views": ["plain", "flips"]}
 METHODS = [
@@ -82,3 +83,12 @@ def test_a_scoring_behind_the_gate_and_one_without_views_stand_alone(planned):
         assert without_views(job) == key_of(replace(job, views="plain"))
         assert without_views(replace(job, gate=True)) is None
         assert without_views(replace(job, views="plain")) is None
+
+
+def test_verification_runs_both_rows_of_a_shared_stream_alone_and_they_agree(started, place, inline, discs):
+    run = started(ROWS | {"methods": ["source", "tent", "cotta"]})
+    run_jobs(dict(run.jobs), place, lambda: inline)
+    found = verify_run(place.run, rows=10_000, data=discs, models=place.models)
+    assert found.jobs == 6
+    assert found.agrees
+    assert found.largest == 0.0
