@@ -165,8 +165,8 @@ def _drive(schedule: Schedule, executor: Executor, folder: RunFolder, watch: Wat
                 watch(schedule)
             for outcome in executor.wait(POLL_SECONDS):
                 plain = without_views(schedule.jobs[outcome.key])
-                written = plain is not None and plain in schedule.jobs and folder.record(plain).is_file()
-                schedule.end(outcome, [plain] if plain and written else [])
+                found = plain and schedule.jobs.get(plain)
+                schedule.end(outcome, [plain] if plain and found and folder.done(found) else [])
             watch(schedule)
     finally:
         executor.close()

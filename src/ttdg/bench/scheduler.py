@@ -28,9 +28,8 @@ class Schedule:
 
     def __post_init__(self) -> None:
         self.found = len(self.done)
-        self.with_views: dict[
-            str, list[str]
-        ] = {}  # scoring without views → scorings that also write its record
+        # Scoring without views → scorings that also write its record.
+        self.with_views: dict[str, list[str]] = {}
         for key, job in self.jobs.items():
             if (plain := without_views(job)) in self.jobs:
                 self.with_views.setdefault(plain, []).append(key)  # type: ignore[arg-type]
@@ -54,9 +53,8 @@ class Schedule:
 
     def _can_start(self, key: str) -> bool:
         """True if all that a job requires is done, and no job that is still to end writes its record."""
-        ended = self.done | self.failed.keys()
         return all(need in self.done for need in required_jobs(self.jobs[key])) and all(
-            other in ended for other in self.with_views.get(key, ())
+            other in self.done or other in self.failed for other in self.with_views.get(key, ())
         )
 
     def _pick(self, free: Sequence[str], warm: Counter[str], in_use: Counter[str]) -> str:
