@@ -59,7 +59,8 @@ def test_the_own_answers_of_a_stream_with_views_are_those_without(name, ready):
     heard = []
     wrapped.own_answer = heard.append
     for seed in range(3):
-        assert torch.equal(plain(some_images(seed)), [wrapped(some_images(seed)), heard.pop()][1])
+        wrapped(some_images(seed))
+        assert torch.equal(plain(some_images(seed)), heard.pop())
     if isinstance(plain, FrozenPredictor):
         wrapped.predict_frozen(some_images(5))
         assert torch.equal(plain.predict_frozen(some_images(5)), heard.pop())

@@ -164,12 +164,16 @@ def _drive(schedule: Schedule, executor: Executor, folder: RunFolder, watch: Wat
                 executor.submit(key, to_dict(schedule.jobs[key]))
                 watch(schedule)
             for outcome in executor.wait(POLL_SECONDS):
-                plain = without_views(schedule.jobs[outcome.key])
-                found = plain and schedule.jobs.get(plain)
-                schedule.end(outcome, [plain] if plain and found and folder.done(found) else [])
+                schedule.end(outcome, _also_written(outcome.key, schedule.jobs, folder))
             watch(schedule)
     finally:
         executor.close()
+
+
+def _also_written(key: str, jobs: Mapping[str, Job], folder: RunFolder) -> list[str]:
+    """Return the scoring without views whose record a job with views has written, if there is one."""
+    plain = without_views(jobs[key])
+    return [plain] if plain is not None and plain in jobs and folder.done(jobs[plain]) else []
 
 
 def _clean_up(run: Path) -> None:

@@ -31,8 +31,9 @@ class Schedule:
         # Scoring without views → scorings that also write its record.
         self.with_views: dict[str, list[str]] = {}
         for key, job in self.jobs.items():
-            if (plain := without_views(job)) in self.jobs:
-                self.with_views.setdefault(plain, []).append(key)  # type: ignore[arg-type]
+            plain = without_views(job)
+            if plain is not None and plain in self.jobs:
+                self.with_views.setdefault(plain, []).append(key)
 
     def ready(self, room: int) -> list[str]:
         """Return up to `room` jobs that can start now, in plan order, but jobs with a loaded model first."""
