@@ -66,6 +66,20 @@ def test_a_log_gets_one_line_a_job(finished, capsys):
     assert "FAILED: no picture" in lines[1]
 
 
+def test_a_log_also_has_the_row_that_another_stream_wrote(finished, capsys):
+    folder, run = finished
+    schedule = Schedule(run.jobs, set())
+    with progress_display(interactive=False) as watch:
+        tell = watch(PreparedRun(run, run.jobs, RunFolder(folder, folder, folder), 1, 0))
+        tell(schedule)
+        first, second = list(run.jobs)[:2]
+        schedule.start(first)
+        schedule.end(Outcome(first, None, 1.0), also=[second])
+        tell(schedule)
+    lines = sorted(line.split(": ", 1)[1].split(",")[0] for line in capsys.readouterr().err.splitlines())
+    assert lines == ["done in 1 s", "done in the stream of its row with views"]
+
+
 @pytest.mark.parametrize(
     ("modules", "absent"),
     [("run, ttdg.bench.console", "torch"), ("execute", "polars")],

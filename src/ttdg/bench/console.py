@@ -85,13 +85,20 @@ def _line_watch(ready: PreparedRun) -> Callable[[Schedule], None]:
             started[0] = True
         for key in (schedule.done | schedule.failed.keys()) - reported:
             reported.add(key)
-            failed = key in schedule.failed
-            result = f"FAILED: {schedule.failed[key]}" if failed else f"done in {schedule.seconds[key]:.0f} s"
             count = f"{len(schedule.done)}/{len(schedule.jobs)}"
             title = job_title(schedule.jobs[key])
-            sys.stderr.write(f"{count} {title}: {result}{_time_left(schedule, ready.workers)}\n")
+            sys.stderr.write(f"{count} {title}: {_result(schedule, key)}{_time_left(schedule, ready.workers)}\n")
 
     return watch
+
+
+def _result(schedule: Schedule, key: str) -> str:
+    """Return how a job ended."""
+    if key in schedule.failed:
+        return f"FAILED: {schedule.failed[key]}"
+    if key not in schedule.seconds:
+        return "done in the stream of its row with views"
+    return f"done in {schedule.seconds[key]:.0f} s"
 
 
 def progress_view(schedule: Schedule, means: RunningMeans, slots: int) -> Any:
