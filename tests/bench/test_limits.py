@@ -17,15 +17,6 @@ def test_jobs_that_the_time_did_not_suffice_for_are_left_to_the_next_call(starte
     assert (ended.done, ended.left) == (len(run.jobs), 0)
 
 
-def test_a_plan_runs_nothing_and_counts_what_is_finished(started, place, inline):
-    run = started()
-    planned = run_jobs(dict(run.jobs), place, lambda: pytest.fail("nothing is to be run"), until="plan")
-    assert (planned.done, planned.left, planned.failed) == (0, 0, {})
-    run_jobs(dict(run.jobs), place, lambda: inline)
-    ended = run_jobs(dict(run.jobs), place, lambda: pytest.fail("nothing is to be run"), until="plan")
-    assert (ended.done, ended.found) == (len(run.jobs), len(run.jobs))
-
-
 @pytest.mark.parametrize("last", KINDS)
 def test_jobs_up_to_a_kind_need_no_job_of_a_later_kind(planned, last):
     run = planned(

@@ -7,8 +7,8 @@ import pytest
 
 from ttdg.bench.folder import RunFolder
 from ttdg.bench.jobs import Scoring, Training, key_of
+from ttdg.bench.other_runs.reuse import reuse_records
 from ttdg.bench.results import UNPUBLISHED_METRICS, pack_run, read_table
-from ttdg.bench.reuse import reuse_records
 from ttdg.bench.run import run_jobs, still_needed
 from ttdg.errors import UserError
 from ttdg.evaluation.records import read_rows
@@ -41,7 +41,7 @@ def test_records_of_a_run_that_is_not_packed_are_taken_over_too(finished, empty)
     folder, run = finished
     scorings = {key for key, job in run.jobs.items() if isinstance(job, Scoring)}
     assert reuse_records(folder, run.jobs, empty) == len(scorings)
-    outcome = run_jobs(dict(run.jobs), empty, lambda: pytest.fail("nothing is to be run"), until="plan")
+    outcome = run_jobs(dict(run.jobs), empty, lambda: pytest.fail("nothing is to be run"))
     assert (outcome.done, outcome.found) == (len(scorings), len(scorings))
     for key in scorings:
         assert empty.record(key).read_bytes() == (folder / "records" / f"{key}.csv.gz").read_bytes()

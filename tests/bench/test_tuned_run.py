@@ -156,7 +156,7 @@ def test_the_report_lists_what_was_chosen_and_a_pack_carries_it(done, tmp_path):
     without = report_tables(read_table(tmp_path / "packed"))[-1]
     assert [cell.text.partition(" (")[0] for cell in mine.rows[0]] == [cell.text for cell in without.rows[0]]
     assert "1 hospitals, at most 2 images each, at batch 2" in without.note
-    pack_tuned(place.run, tmp_path / "packed")
+    pack_tuned([place.run], tmp_path / "packed")
     assert report_tables(read_table(tmp_path / "packed"))[-1] == mine
     write_report(table, place.run, tmp_path / "report", 0.0)
     for name in ("tables.md", "tables.tex", "report.html"):
@@ -167,7 +167,7 @@ def test_choices_by_chance_and_choices_at_an_edge_are_marked_and_explained(done,
     _, place = done
     table = read_table(place.run)
     pack_run(table, tmp_path)
-    (path,) = pack_tuned(place.run, tmp_path)
+    (path,) = pack_tuned([place.run], tmp_path)
     searches = yaml.safe_load(path.read_text())
     for number, search in enumerate(searches.values()):
         search.pop("edge", None)
@@ -207,7 +207,7 @@ def test_tuned_rows_are_verified_from_the_run_and_from_a_pack_without_a_search(d
 def test_a_search_that_was_changed_afterwards_is_not_verified(done, tmp_path, field, value):
     _, place = done
     pack_run(read_table(place.run), tmp_path)
-    (path,) = pack_tuned(place.run, tmp_path)
+    (path,) = pack_tuned([place.run], tmp_path)
     searches = yaml.safe_load(path.read_text())
     next(iter(searches.values()))[field] = value
     path.write_text(yaml.safe_dump(searches))
@@ -218,7 +218,7 @@ def test_a_search_that_was_changed_afterwards_is_not_verified(done, tmp_path, fi
 def test_a_choice_that_the_records_did_not_run_with_is_not_verified(done, tmp_path):
     _, place = done
     pack_run(read_table(place.run), tmp_path)
-    (path,) = pack_tuned(place.run, tmp_path)
+    (path,) = pack_tuned([place.run], tmp_path)
     searches = yaml.safe_load(path.read_text())
     search = next(iter(searches.values()))
     worst = min(search["trials"], key=lambda trial: trial["dice"])
@@ -230,7 +230,7 @@ def test_a_choice_that_the_records_did_not_run_with_is_not_verified(done, tmp_pa
 
 def test_all_searches_of_a_run_are_packed_as_one_yaml(done, tmp_path):
     _, place = done
-    (path,) = pack_tuned(place.run, tmp_path)
+    (path,) = pack_tuned([place.run], tmp_path)
     searches = yaml.safe_load(path.read_text())
     assert {name: each["chosen"] for name, each in searches.items()} == {
         one.stem: chosen(one) for one in (place.run / "tuned").glob("*.yaml")
@@ -241,6 +241,6 @@ def test_all_searches_of_a_run_are_packed_as_one_yaml(done, tmp_path):
         assert (choice.method, choice.options, choice.batch) == (each["method"], each["chosen"], 2)
         with pytest.raises(UserError, match=f"tuned on {each['sources'][0]}"):
             choices_for(path, each["model"], each["sources"][:1], [each["method"]])
-    (again,) = pack_tuned(tmp_path, tmp_path / "again")
+    (again,) = pack_tuned([tmp_path], tmp_path / "again")
     assert again.read_text() == path.read_text()
-    assert pack_tuned(tmp_path / "nothing", tmp_path) == []
+    assert pack_tuned([tmp_path / "nothing"], tmp_path) == []

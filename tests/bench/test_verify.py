@@ -46,7 +46,7 @@ def test_what_was_verified_travels_with_a_pack_of_the_same_rows_alone(finished, 
     folder, _ = finished
     copy, packed = tmp_path / "run", tmp_path / "packed"
     shutil.copytree(folder, copy)
-    assert pack_verification(read_table(copy), copy, packed) == []
+    assert pack_verification(read_table(copy), [copy], packed) == []
     verify_run(copy, rows=4)
     told = CliRunner().invoke(app, ["report", str(copy), "--pack", str(packed), "--pictures", "0"])
     assert told.exit_code == 0, told.exception
@@ -56,7 +56,7 @@ def test_what_was_verified_travels_with_a_pack_of_the_same_rows_alone(finished, 
     assert "verified: 4 rows" in text.read_text()
     table = read_table(copy)
     fewer = replace(table, rows=table.rows.filter(pl.col("metric").cast(pl.String) != "dice"))
-    assert pack_verification(fewer, copy, tmp_path / "fewer") == []
+    assert pack_verification(fewer, [copy], tmp_path / "fewer") == []
 
 
 def test_other_versions_owe_a_tolerance_and_not_bits(finished, tmp_path):

@@ -87,7 +87,9 @@ def _line_watch(ready: PreparedRun) -> Callable[[Schedule], None]:
             reported.add(key)
             count = f"{len(schedule.done)}/{len(schedule.jobs)}"
             title = job_title(schedule.jobs[key])
-            sys.stderr.write(f"{count} {title}: {_result(schedule, key)}{_time_left(schedule, ready.workers)}\n")
+            sys.stderr.write(
+                f"{count} {title}: {_result(schedule, key)}{_time_left(schedule, ready.workers)}\n"
+            )
 
     return watch
 

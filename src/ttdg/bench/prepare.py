@@ -10,9 +10,9 @@ from pathlib import Path
 
 from ttdg.bench.config import Config, Synthetic, read_config
 from ttdg.bench.folder import RunFolder
+from ttdg.bench.other_runs.reuse import reuse_records
 from ttdg.bench.plan import plan_jobs
 from ttdg.bench.request import PreparedRun, RunRequest
-from ttdg.bench.reuse import reuse_records
 from ttdg.bench.run_file import RunPlan, read_run, write_run
 from ttdg.bench.selection import select_jobs
 from ttdg.checkpoints import versions

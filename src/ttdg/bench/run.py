@@ -18,7 +18,6 @@ from ttdg.bench.scheduler import Schedule
 from ttdg.bench.worker import work_in
 from ttdg.errors import UserError, suggestion
 
-PLAN = "plan"  # the value of `until` with which nothing is run
 POLL_SECONDS = 0.25  # seconds between two checks of the workers
 
 
@@ -61,8 +60,7 @@ def run_benchmark(
         executor: Name of an executor: local, slurm or ray.
         options: Settings of the executor.
         watch: Makes a callback from the prepared run; the callback is called after every change of the schedule.
-        until: The last kind of job to run: train, fit, tune or score; "plan" writes the plan, takes over the records of
-            the request and runs nothing.
+        until: The last kind of job to run: train, fit, tune or score.
         minutes: Time after which running jobs are terminated; a later call continues.
     """
     jobs_until({}, until)  # report a wrong name before anything is planned
@@ -87,8 +85,8 @@ def run_benchmark(
 
 
 def jobs_until(jobs: Mapping[str, Job], last: str) -> dict[str, Job]:
-    """Return the jobs up to a kind, in the order plan (no job), train, fit, tune, score."""
-    kinds = [PLAN, *KINDS]
+    """Return the jobs up to a kind, in the order train, fit, tune, score."""
+    kinds = list(KINDS)
     if last not in kinds:
         raise UserError(f"unknown kind of job {last!r}{suggestion(last, kinds)}")
     return {key: job for key, job in jobs.items() if kinds.index(kind_of(job)) <= kinds.index(last)}
@@ -127,8 +125,6 @@ def run_jobs(
     """
     damaged = _damaged_records(jobs, folder)
     finished = {k for k, job in jobs.items() if k not in damaged and folder.output(job).is_file()}
-    if until == PLAN:
-        return RunOutcome(len(finished), len(finished), damaged=damaged)
     wanted = jobs_until(still_needed(jobs, finished), until)
     schedule = Schedule(wanted, finished & wanted.keys())
     watch(schedule)

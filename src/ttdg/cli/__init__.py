@@ -19,6 +19,7 @@ from ttdg.cli import (
     evaluate,
     figure,
     info,
+    join,
     leaderboard,
     methods,
     predict,
@@ -76,6 +77,7 @@ app.command("evaluate")(evaluate.evaluate_command)
 app.command("bench")(bench.bench_command)
 app.command("report")(report.report_command)
 app.command("verify")(verify.verify_command)
+app.command("join")(join.join_command)
 app.command("leaderboard")(leaderboard.leaderboard_command)
 app.command("predict")(predict.predict_command)
 app.command("serve")(serve.serve_command)

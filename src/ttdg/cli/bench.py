@@ -73,9 +73,7 @@ def bench_command(
     device: DeviceOption = "auto",
     until: Annotated[
         str,
-        typer.Option(
-            help="Last kind of job to run: train, fit, tune or score; plan runs nothing, and takes over the records."
-        ),
+        typer.Option(help="Last kind of job to run: train, fit, tune or score."),
     ] = "score",
     stop_after: Annotated[
         float | None,

@@ -71,7 +71,7 @@ def report_command(
     if into is not None:
         insert_tables(into, table.run.name, to_markdown(report_tables(table)))
     if pack is not None:
-        written += pack_run(table, pack) + pack_tuned(run, pack) + pack_verification(table, run, pack)
+        written += pack_run(table, pack) + pack_tuned([run], pack) + pack_verification(table, [run], pack)
     for path in written:
         typer.echo(str(path))
     if missing := len({entry.job for entry in table.run.entries} - table.about.keys()):

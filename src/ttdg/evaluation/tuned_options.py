@@ -1,7 +1,7 @@
 """Files with tuned options: one per search of a run, all searches of a run packed, or the file of one tuning."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,12 +41,13 @@ def write_tuned(path: Path, about: Mapping[str, Any]) -> None:
     write_text(path, yaml.safe_dump(dict(about), sort_keys=False, allow_unicode=True))
 
 
-def pack_tuned(run: Path, folder: Path) -> list[Path]:
-    """Write all searches of a run, or of packed records, with all trials into one file; return the files written."""
-    if (run / PACKED).is_file():
-        write_text(folder / PACKED, (run / PACKED).read_text(encoding="utf-8"))
-        return [folder / PACKED]
-    if not (found := searches(run)):
+def pack_tuned(runs: Sequence[Path], folder: Path) -> list[Path]:
+    """Write all searches of runs, or of packed records, with all trials into one file; return the files written.
+
+    Of several runs with the same search the first counts.
+    """
+    found = {key: search for run in reversed(runs) for key, search in searches(run).items()}
+    if not found:
         return []
     in_order = dict(sorted(found.items(), key=lambda item: (item[1]["method"], item[1]["sources"], item[0])))
     text = yaml.safe_dump(in_order, sort_keys=False, allow_unicode=True, width=200, default_flow_style=None)

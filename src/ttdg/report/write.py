@@ -1,10 +1,19 @@
 """Writing a report: tables in all formats, the HTML page, and the curves."""
 
-import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ttdg.bench.results import RunTable
-from ttdg.bench.verification.outcome import VERIFICATION_FILE, rows_digest, verified_records
+from ttdg.bench.verification.outcome import (
+    VERIFICATION_FILE,
+    Verification,
+    VerifiedRecord,
+    read_verification,
+    rows_digest,
+    verified_records,
+    write_verification,
+)
 from ttdg.errors import UserError
 from ttdg.files import write_text
 from ttdg.report.comparison import report_tables
@@ -34,16 +43,20 @@ def write_report(table: RunTable, run: Path, out: Path, pictures: float = 60.0) 
     return [*(out / name for name in texts), page, *write_curves(table, out / "figures")]
 
 
-def pack_verification(table: RunTable, run: Path, folder: Path) -> list[Path]:
-    """Copy the result of a verification beside packed records if these rows, or records of them, were verified."""
-    try:
-        text = (run / VERIFICATION_FILE).read_text(encoding="utf-8")
-        same_rows = json.loads(text)["digest"] == rows_digest(table)
-    except (OSError, ValueError, KeyError, TypeError):
+def pack_verification(table: RunTable, runs: Sequence[Path], folder: Path) -> list[Path]:
+    """Write the result of a verification beside packed records if these rows, or records of them, were verified.
+
+    Of several runs, the result is that of the first, with the marks of the records of all.
+    """
+    digest, results, marks = rows_digest(table), list[Verification](), dict[str, VerifiedRecord]()
+    for run in runs:
+        result, own = read_verification(run), verified_records(run, table)
+        if result is not None and (own or result.digest == digest):
+            results.append(result)
+            marks = own | marks
+    if not results:
         return []
-    if not same_rows and not verified_records(run, table):
-        return []
-    write_text(folder / VERIFICATION_FILE, text)
+    write_verification(folder, replace(results[0], records=marks))
     return [folder / VERIFICATION_FILE]
 
 

@@ -116,7 +116,7 @@ def _digest(rows: "pl.DataFrame") -> str:
 
 def verification_state(folder: Path, table: RunTable) -> str:
     """Describe whether these records were verified; a result for other records does not count."""
-    if (result := _read(folder)) is None:
+    if (result := read_verification(folder)) is None:
         return "not verified"
     same = result.digest == rows_digest(table)
     return result.in_words() if same else "not verified: the records have changed since"
@@ -124,13 +124,13 @@ def verification_state(folder: Path, table: RunTable) -> str:
 
 def verified_records(folder: Path, table: RunTable) -> dict[str, VerifiedRecord]:
     """Return job → mark of the records that ran again and have not changed since."""
-    if (result := _read(folder)) is None or not result.records:
+    if (result := read_verification(folder)) is None or not result.records:
         return {}
     now = record_digests(table, result.records)
     return {job: mark for job, mark in result.records.items() if now.get(job) == mark.digest}
 
 
-def _read(folder: Path) -> Verification | None:
+def read_verification(folder: Path) -> Verification | None:
     """Read the result beside the records; None if there is none, or if its verdict does not follow from its numbers."""
     try:
         fields: dict[str, Any] = json.loads((folder / VERIFICATION_FILE).read_text(encoding="utf-8"))

@@ -1,0 +1,5 @@
+"""Records that other runs of a benchmark have made.
+
+* `reuse`: a run takes over their scorings instead of making them again (`ttdg bench --records`).
+* `join`: the records of several runs become one table (`ttdg join`).
+"""

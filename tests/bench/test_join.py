@@ -1,0 +1,108 @@
+"""Records of several runs of one benchmark are joined into one folder of packed records."""
+
+import shutil
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from ttdg.bench.jobs import Scoring, key_of
+from ttdg.bench.other_runs.join import join_tables
+from ttdg.bench.results import pack_run, read_table
+from ttdg.bench.run_file import read_run, write_run
+from ttdg.bench.verification.outcome import verified_records
+from ttdg.bench.verification.rerun import verify_run
+from ttdg.cli import app
+from ttdg.errors import UserError
+
+
+@pytest.fixture
+def piece(finished, tmp_path):
+    """`piece(name, keep)` is a copy of the run that has only the records of the scorings for which `keep` is true."""
+
+    def make(name, keep):
+        folder = shutil.copytree(finished[0], tmp_path / name)
+        for key, job in read_run(folder).jobs.items():
+            if isinstance(job, Scoring) and not keep(job):
+                (folder / "records" / f"{key}.csv.gz").unlink()
+        return folder
+
+    return make
+
+
+def values(table):
+    rows = table.rows.filter(pl.col("value").is_not_nan()).with_columns(pl.exclude("value").cast(pl.String))
+    return sorted(rows.iter_rows())
+
+
+def test_two_pieces_make_the_whole(finished, piece):
+    one, two = piece("one", lambda job: job.seed == 0), piece("two", lambda job: job.seed == 1)
+    joined, whole = join_tables([read_table(one), read_table(two)]), read_table(finished[0])
+    assert values(joined.table) == values(whole)
+    assert set(joined.table.run.entries) == set(whole.run.entries)
+    assert joined.table.about == whole.about
+    assert sum(joined.taken) == len(whole.about)
+    assert min(joined.taken) > 0
+
+
+def test_where_two_runs_have_scored_the_same_the_first_counts(finished, piece):
+    part, whole = read_table(piece("one", lambda job: job.method == "norm")), read_table(finished[0])
+    changed = replace(part, rows=part.rows.with_columns(pl.lit(0.25, pl.Float32).alias("value")))
+    joined = join_tables([changed, whole]).table
+    norm = [key for key, job in whole.run.jobs.items() if isinstance(job, Scoring) and job.method == "norm"]
+    of_norm = pl.col("job").cast(pl.String).is_in(norm)
+    assert set(joined.rows.filter(of_norm)["value"]) == {0.25}
+    assert values(replace(joined, rows=joined.rows.filter(~of_norm))) == values(
+        replace(whole, rows=whole.rows.filter(~of_norm))
+    )
+
+
+def test_a_row_keeps_its_place_when_a_default_changes_its_key(finished, piece):
+    """Seed 1 was scored by a version whose method had another default."""
+    one, two = piece("one", lambda job: job.seed == 0), piece("two", lambda job: job.seed == 1)
+    run = read_run(two)
+    renamed = {
+        key: key_of(new)
+        for key, job in run.jobs.items()
+        if isinstance(job, Scoring) and job.method == "norm"
+        for new in [replace(job, defaults={**job.defaults, "later": "1.0"})]
+    }
+    later = {
+        renamed.get(key, key): replace(job, defaults={**job.defaults, "later": "1.0"})
+        if key in renamed
+        else job
+        for key, job in run.jobs.items()
+    }
+    entries = tuple(replace(entry, job=renamed.get(entry.job, entry.job)) for entry in run.entries)
+    write_run(two, replace(run, jobs=later, entries=entries))
+    for old, new in renamed.items():
+        record = two / "records" / f"{old}.csv.gz"
+        if record.exists():
+            record.rename(record.with_name(f"{new}.csv.gz"))
+    joined = join_tables([read_table(one), read_table(two)]).table
+    whole = read_table(finished[0])
+    settings = ["experiment", "method", "sources", "stream", "batch", "seed"]
+    assert sorted(joined.settings().select(settings).rows()) == sorted(
+        whole.settings().select(settings).rows()
+    )
+    assert {key_of(joined.run.jobs[entry.job]) for entry in joined.run.entries} == set(joined.about)
+
+
+def test_runs_of_other_names_are_not_joined(finished):
+    table = read_table(finished[0])
+    with pytest.raises(UserError, match="join records of the same benchmark run"):
+        join_tables([table, replace(table, run=replace(table.run, name="another"))])
+
+
+def test_the_command_joins_into_one_of_its_folders_and_keeps_what_was_verified(finished, piece, tmp_path):
+    one, two = piece("one", lambda job: job.seed == 0), piece("two", lambda job: job.seed == 1)
+    verify_run(two, rows=3)
+    packed = tmp_path / "packed"
+    pack_run(read_table(one), packed)
+    told = CliRunner().invoke(app, ["join", str(packed), str(two), "--out", str(packed)])
+    assert told.exit_code == 0, told.exception
+    joined = read_table(packed)
+    assert joined.about.keys() == read_table(finished[0]).about.keys()
+    assert verified_records(packed, joined) == verified_records(two, read_table(two))
+    assert verified_records(packed, joined)
