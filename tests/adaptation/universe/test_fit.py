@@ -9,6 +9,7 @@ import torch
 
 from ttdg.adaptation import adapt
 from ttdg.adaptation.site_learning.home import describe
+from ttdg.adaptation.size_tolerance import size_gain, tolerates_sizes
 from ttdg.adaptation.universe.anatomy import anatomy_of
 from ttdg.adaptation.universe.fit import (
     HOME_EVERY,
@@ -97,6 +98,11 @@ def test_the_error_is_small_where_signals_show_the_gain_and_unknown_for_two_hosp
 
 def test_the_anatomy_of_the_training_labels_is_kept(fitted):
     assert fitted[0].settings["learning"]["anatomy"] == anatomy_of(site.masks for site in TRAIN.values())
+
+
+def test_the_fit_says_whether_the_network_tolerates_other_sizes(fitted, source):
+    gain = size_gain(source.network, HELD_OUT, BENCHMARK)
+    assert fitted[0].settings["learning"]["sizes"] is tolerates_sizes(gain)
 
 
 def test_fitting_does_not_change_the_network(fitted, source):

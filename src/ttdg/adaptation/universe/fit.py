@@ -15,6 +15,7 @@ from ttdg.adaptation.judge.fit import count_rounds, fit_judge
 from ttdg.adaptation.judge.regressor import Regressor, feature_matrix, fit_regressor
 from ttdg.adaptation.site_learning.home import HomeStatistics, describe
 from ttdg.adaptation.site_learning.image_memory import ImageMemory
+from ttdg.adaptation.size_tolerance import size_gain, tolerates_sizes
 from ttdg.adaptation.universe.anatomy import anatomy_of
 from ttdg.adaptation.universe.gate_pairs import answer_pairs
 from ttdg.adaptation.universe.learner import UniverseLearner
@@ -99,9 +100,10 @@ def fit_judges(
     device = next(network.parameters()).device
     home = HomeStatistics.of([_descriptions(site, benchmark, device) for site in train.values()])
     anatomy = anatomy_of(site.masks for site in train.values() if site.masks is not None)
+    sizes = tolerates_sizes(size_gain(network, held_out, benchmark))
     learning = {
         "lr": learning_rate, "steps": learning_steps, "folder_steps": folder_steps, "draw": learning_draw,
-        "anatomy": anatomy,
+        "anatomy": anatomy, "sizes": sizes,
     }  # fmt: skip
     judge = replace(
         judge,
@@ -114,7 +116,7 @@ def fit_judges(
         carried=CARRIED * treatment.carries, anchored=ANCHORED * treatment.anchors, weigh="expected",
         agreeing=False, places="equal", warm_up=0, site_judge=False, lr=learning_rate, steps=1,
         folder_steps=learning_steps, draw=learning_draw, capacity=HOSPITAL, momentum=0.99, sharpness=2.0,
-        keep_areas=True, dice=True, head="softmax", seed=seed,
+        keep_areas=True, dice=True, head="softmax", scales=sizes, seed=seed,
     )  # fmt: skip
     pairs = answer_pairs(network, learner)
     learned, gated, done = list[SiteEvidence](), list[SiteEvidence](), count_rounds(held_out, draws)

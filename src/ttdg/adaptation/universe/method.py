@@ -17,7 +17,8 @@ labels of this teacher:
 5. Sharpening keeps the area of each structure in each image. Where the sizes of structures vary, point 4 is left out.
    There, an image in which the teacher and the judge agree is learned from labels of both
    (`ttdg.adaptation.universe.treatment`).
-6. The adapted prediction is the mean over three sizes of the image and its mirror image.
+6. The adapted prediction is the mean over three sizes of the image and its mirror image. A network that loses by other
+   sizes on source images is averaged over mirror images alone (`ttdg.adaptation.size_tolerance`).
 7. The answer is the mean of the adapted prediction and the judge's where both show the same structures, and the
    adapted prediction elsewhere. Structures of steady size are always answered by the adapted prediction
    (`ttdg.adaptation.universe.answer_rule`). A second judge, that of the site, expects the Dice of all three
@@ -106,7 +107,7 @@ def universe(
         agreeing=agreeing, places=places,
         steps=steps, capacity=capacity, momentum=momentum, sharpness=sharpness,
         keep_areas=keep_areas, dice=dice, moves=moves, learnable=treatment.learned,
-        scales=scales, head="softmax", seed=seed, **learning,
+        scales=scales and bool(fitted.get("sizes", True)), head="softmax", seed=seed, **learning,
     )  # fmt: skip
 
 
@@ -174,7 +175,8 @@ METHOD = Method(
             "this project: ten polyp and five fundus transfers, with their scores in sight (docs/measurements)",
         ),
         "scales": Option(
-            "average the adapted prediction over three sizes of the image, and over its mirror image in any case",
+            "average the adapted prediction over three sizes of the image, unless the judge was fitted to a network "
+            "that loses by it (`ttdg.adaptation.size_tolerance`); it is averaged over the mirror image in any case",
             "this project: 16 polyp and 9 fundus transfers, the target always left out (docs/measurements)",
         ),
         "variant": Option(

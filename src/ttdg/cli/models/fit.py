@@ -191,6 +191,12 @@ ANATOMIES = {
 }
 
 
+ONE_SIZE = (
+    "the network loses on source images that are shown larger or smaller, so `universe` answers at one size; longer "
+    "training with strong augmentation may help"
+)
+
+
 def summary_of(judge: "Part", images: int) -> str:
     """Say how well the judge predicts simulated hospitals that it was not fitted on, and what the structures are."""
     fitted, quality = f"judge fitted on {images} held-out source images", judge.settings.get("quality")
@@ -202,8 +208,9 @@ def summary_of(judge: "Part", images: int) -> str:
             f"{fitted}; cross-validated over {quality['hospitals']} simulated hospitals: rank correlation of expected "
             f"and true Dice {rank}, {quality['coverage']:.0%} of the answers inside their 80 % interval"
         )
-    anatomy = judge.settings.get("learning", {}).get("anatomy")
-    return line if anatomy is None else f"{line}\n{ANATOMIES[anatomy]}"
+    learning = judge.settings.get("learning", {})
+    lines = [line, *([ANATOMIES[learning["anatomy"]]] if "anatomy" in learning else [])]
+    return "\n".join(lines if learning.get("sizes", True) else [*lines, ONE_SIZE])
 
 
 def load_unless_fitted(folder: Path, part: str, device: str, again: bool) -> "Model | None":
