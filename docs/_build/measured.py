@@ -26,12 +26,17 @@ prostate = partial(methods, "prostate", split=("Dice, slices with gland", "slice
 prostate_folder = partial(by_target, "prostate", split=("Dice, slices with gland", "slices without"))
 ablation = partial(methods, "literal", digits=2, cost=["ms/image"])
 FOLDER, ONLINE = "folder, several sources", "online, several sources"
-ONE = "folder, one source"
+ONE, ONE_IMAGE = "folder, one source", "one image at a time, several sources"
 RIVALS = "rivals at small rates, several sources"
-STRONG = ("every method, batch 4", "other published options, batch 4")
+PARTS = "parts left out"
+STRONG = ("batch 4", "batch 16")
 MEASURED: Mapping[str, Callable[[], str]] = {
-    "strong-polyp": partial(by_target, "strong-polyp", STRONG, "Dice"),
-    "strong-fundus": partial(by_target, "strong-fundus", STRONG, "Dice"),
+    "strong-polyp": partial(with_and_without_flips, "strong-polyp", STRONG),
+    "strong-fundus": partial(with_and_without_flips, "strong-fundus", STRONG),
+    "parts-polyp": partial(differences, "learn-polyp", (PARTS,), "universe", "universe"),
+    "parts-fundus": partial(differences, "learn-fundus", (PARTS,), "universe", "universe"),
+    "learn-polyp-one-image": partial(by_target, "learn-polyp", (ONE_IMAGE,), "Dice"),
+    "learn-fundus-one-image": partial(by_target, "learn-fundus", (ONE_IMAGE,), "Dice"),
     "learn-polyp-folder": partial(by_target, "learn-polyp", (FOLDER,), "Dice"),
     "learn-polyp-one": partial(by_target, "learn-polyp", (ONE,), "Dice"),
     "learn-polyp-online": partial(by_target, "learn-polyp", (ONLINE,), "Dice"),

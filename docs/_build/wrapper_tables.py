@@ -22,15 +22,15 @@ def with_and_without_gate(run: str, experiment: str) -> str:
 
 
 def with_and_without_flips(run: str, experiments: Sequence[str]) -> str:
-    """Gain of every method in each experiment, without flips and with them, and its harm without."""
+    """Gain of every method in each experiment, without flips and with them, and its harm without; or empty cells."""
     found = {experiment: views(run, experiment)[AGAINST] for experiment in experiments}
     lines = []
     for label in (label for label in found[experiments[0]] if not label.endswith("+ flips")):
         cells = []
         for rows in found.values():
-            pair = (rows[label], rows.get(f"{label} + flips"))
+            pair = (rows.get(label), rows.get(f"{label} + flips"))
             cells += [gain(row, "Dice") if row else "" for row in pair]
-            cells.append(rows[label][HARMED].text)
+            cells.append(pair[0][HARMED].text if pair[0] else "")
         lines.append((named(label), *cells))
     heads = (f"{name}, {what}" for name in experiments for what in ("Δ Dice", "with flips", HARMED))
     return table(("method", *heads), lines)
