@@ -99,3 +99,9 @@ def test_the_fit_says_so_where_sizes_lose(fitted_with):
     found = {sizes: summary_of(fitted_with(sizes).parts["judge"], 4) for sizes in (True, False, None)}
     assert found[False].endswith(ONE_SIZE)
     assert found[True] == found[None] == found[False].removesuffix("\n" + ONE_SIZE)
+
+
+def test_of_a_classifier_the_fit_says_nothing_about_structures(fitted_with):
+    said = summary_of(fitted_with(False).parts["judge"], 4, "classification")
+    assert "universe" not in said
+    assert "structures" not in said

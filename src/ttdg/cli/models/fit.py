@@ -168,7 +168,7 @@ def fit_judge_command(
             keep=finished,
         )
     images = sum(len(arrays.cases) for arrays in given.held_out.values())
-    typer.echo(summary_of(judge, images))
+    typer.echo(summary_of(judge, images, loaded.card.benchmark.task))
     if images < FEW_IMAGES:
         typer.echo(
             f"warning: {images} held-out images are few to fit a judge to; do not rely on its expected Dice",
@@ -197,8 +197,11 @@ ONE_SIZE = (
 )
 
 
-def summary_of(judge: "Part", images: int) -> str:
-    """Say how well the judge predicts simulated hospitals that it was not fitted on, and what the structures are."""
+def summary_of(judge: "Part", images: int, task: str = "segmentation") -> str:
+    """Say how well the judge predicts simulated hospitals that it was not fitted on, and how `universe` will work.
+
+    The method `universe` is not for a classification.
+    """
     fitted, quality = f"judge fitted on {images} held-out source images", judge.settings.get("quality")
     if quality is None:
         line = f"{fitted}; there are too few simulated hospitals to cross-validate it"
@@ -208,7 +211,7 @@ def summary_of(judge: "Part", images: int) -> str:
             f"{fitted}; cross-validated over {quality['hospitals']} simulated hospitals: rank correlation of expected "
             f"and true Dice {rank}, {quality['coverage']:.0%} of the answers inside their 80 % interval"
         )
-    learning = judge.settings.get("learning", {})
+    learning = judge.settings.get("learning", {}) if task == "segmentation" else {}
     lines = [line, *([ANATOMIES[learning["anatomy"]]] if "anatomy" in learning else [])]
     return "\n".join(lines if learning.get("sizes", True) else [*lines, ONE_SIZE])
 
