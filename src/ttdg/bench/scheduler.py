@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from ttdg.bench.executors import MAX_TRIES, Outcome
 from ttdg.bench.jobs import Job, Training, kind_of, model_of, required_jobs, without_views
 
-LOOKAHEAD = 64  # ready jobs searched for one whose model a worker has in memory; more would leave the plan's order
+LOOKAHEAD = (
+    64  # ready jobs searched for one whose model a worker has in memory; more would leave the plan's order
+)
 
 
 @dataclass
