@@ -15,6 +15,7 @@ from ttdg.bench.verification.outcome import verified_records
 from ttdg.bench.verification.rerun import verify_run
 from ttdg.cli import app
 from ttdg.errors import UserError
+from ttdg.report.comparison import report_tables
 
 
 @pytest.fixture
@@ -106,3 +107,21 @@ def test_the_command_joins_into_one_of_its_folders_and_keeps_what_was_verified(f
     assert joined.about.keys() == read_table(finished[0]).about.keys()
     assert verified_records(packed, joined) == verified_records(two, read_table(two))
     assert verified_records(packed, joined)
+
+
+@pytest.mark.parametrize("killed_at", ["gzip.compress", "write_text"])
+def test_records_that_are_joined_into_their_own_folder_stay_readable_if_the_command_is_killed(
+    piece, tmp_path, monkeypatch, killed_at
+):
+    """The command is killed before it writes the rows, or before it writes the metadata."""
+    one, two = piece("one", lambda job: job.seed == 0), piece("two", lambda job: job.seed == 1)
+    packed = tmp_path / "packed"
+    pack_run(read_table(one), packed)
+    before = read_table(packed)
+    joined = join_tables([before, read_table(two)]).table
+    monkeypatch.setattr(f"ttdg.bench.results.{killed_at}", lambda *given, **more: pytest.exit("killed"))
+    with pytest.raises(pytest.exit.Exception):
+        pack_run(joined, packed)
+    after = read_table(packed)
+    assert after.about == before.about
+    assert report_tables(after) == report_tables(before)

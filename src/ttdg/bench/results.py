@@ -165,10 +165,12 @@ def pack_run(table: RunTable, folder: Path) -> list[Path]:
     wide = wide.sort("job", "target", "region", maintain_order=True)  # compresses better
     entries = tuple(entry for entry in table.run.entries if entry.job in about)
     jobs = with_required(table.run.jobs, about)
+    # The metadata come last: rows and jobs that they do not name are ignored, so a folder that is packed again is
+    # readable whenever this is interrupted.
     write_run(folder, replace(table.run, jobs=jobs, entries=entries, data="", models=""))
-    write_text(folder / ABOUT_FILE, json.dumps(about, sort_keys=True) + "\n")
     with atomic_file(folder / PACKED_FILE) as temporary, temporary.open("wb") as file:
         file.write(gzip.compress(wide.write_csv().encode(), 9, mtime=0))
+    write_text(folder / ABOUT_FILE, json.dumps(about, sort_keys=True) + "\n")
     return [folder / "run.json", folder / ABOUT_FILE, folder / PACKED_FILE]
 
 
