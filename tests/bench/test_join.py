@@ -59,35 +59,44 @@ def test_where_two_runs_have_scored_the_same_the_first_counts(finished, piece):
     )
 
 
+def changed(folder, change):
+    """Apply `change` to every scoring of `norm` in a run; their keys and the names of their records follow."""
+    run, jobs, names = read_run(folder), {}, {}
+    for key, job in run.jobs.items():
+        new = change(job) if isinstance(job, Scoring) and job.method == "norm" else job
+        names[key] = key_of(new)
+        jobs[names[key]] = new
+    write_run(
+        folder, replace(run, jobs=jobs, entries=tuple(replace(e, job=names[e.job]) for e in run.entries))
+    )
+    for record in list((folder / "records").glob("*.csv.gz")):
+        record.rename(record.with_name(f"{names[record.name.removesuffix('.csv.gz')]}.csv.gz"))
+    return read_table(folder)
+
+
 def test_a_row_keeps_its_place_when_a_default_changes_its_key(finished, piece):
     """Seed 1 was scored by a version whose method had another default."""
     one, two = piece("one", lambda job: job.seed == 0), piece("two", lambda job: job.seed == 1)
-    run = read_run(two)
-    renamed = {
-        key: key_of(new)
-        for key, job in run.jobs.items()
-        if isinstance(job, Scoring) and job.method == "norm"
-        for new in [replace(job, defaults={**job.defaults, "later": "1.0"})]
-    }
-    later = {
-        renamed.get(key, key): replace(job, defaults={**job.defaults, "later": "1.0"})
-        if key in renamed
-        else job
-        for key, job in run.jobs.items()
-    }
-    entries = tuple(replace(entry, job=renamed.get(entry.job, entry.job)) for entry in run.entries)
-    write_run(two, replace(run, jobs=later, entries=entries))
-    for old, new in renamed.items():
-        record = two / "records" / f"{old}.csv.gz"
-        if record.exists():
-            record.rename(record.with_name(f"{new}.csv.gz"))
-    joined = join_tables([read_table(one), read_table(two)]).table
-    whole = read_table(finished[0])
+    later = changed(two, lambda job: replace(job, defaults={**job.defaults, "later": "1.0"}))
+    joined, whole = join_tables([read_table(one), later]).table, read_table(finished[0])
     settings = ["experiment", "method", "sources", "stream", "batch", "seed"]
     assert sorted(joined.settings().select(settings).rows()) == sorted(
         whole.settings().select(settings).rows()
     )
     assert {key_of(joined.run.jobs[entry.job]) for entry in joined.run.entries} == set(joined.about)
+    assert joined.about.keys() != whole.about.keys()
+
+
+def test_rows_of_other_source_models_are_not_joined(piece):
+    """The second run has the rows of `norm` that the first lacks, with models of another recipe."""
+    one, two = (
+        piece("one", lambda job: job.method == "source"),
+        piece("two", lambda job: job.method == "norm"),
+    )
+    training = next(key for key, job in read_run(two).jobs.items() if not isinstance(job, Scoring))
+    other = changed(two, lambda job: replace(job, training=training))
+    with pytest.raises(UserError, match=r"'norm' of 'main' was scored with another source model"):
+        join_tables([read_table(one), other])
 
 
 def test_runs_of_other_names_are_not_joined(finished):

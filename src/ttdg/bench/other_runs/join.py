@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ttdg.bench.jobs import Job, Scoring
 from ttdg.bench.results import RunTable, import_polars
-from ttdg.bench.run_file import TableEntry
+from ttdg.bench.run_file import RunPlan, TableEntry
 from ttdg.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ def join_tables(tables: Sequence[RunTable]) -> JoinedRuns:
     """Join runs of the same name; entries without a record are left out.
 
     Raises:
-        UserError: If a run has another name, baseline or limit of harm.
+        UserError: If a run has another name, baseline or limit of harm, or rows of other source models than the
+            baseline that counts: gains over the baseline would compare two models.
     """
     first = tables[0].run
     entries: dict[Hashable, TableEntry] = {}
@@ -53,15 +54,42 @@ def join_tables(tables: Sequence[RunTable]) -> JoinedRuns:
     for table in tables:
         jobs |= {key: job for key, job in table.run.jobs.items() if key not in jobs}
     run = replace(first, jobs=jobs, entries=tuple(entries.values()))
+    if (other := _without_baseline(run)) is not None:
+        raise UserError(
+            f"{tables[owners[other.job]].folder}: the row {other.label!r} of {other.experiment!r} was scored with "
+            "another source model than its baseline; join records of the same source models"
+        )
     about = {job: tables[number].about[job] for job, number in owners.items()}
     taken = tuple(list(owners.values()).count(number) for number in range(len(tables)))
     return JoinedRuns(RunTable(run, _rows(tables, owners), about), taken)
 
 
 def _place(entry: TableEntry, table: RunTable) -> Hashable:
-    job = table.run.jobs[entry.job]
-    assert isinstance(job, Scoring)
+    job = _scoring(entry, table.run)
     return entry.experiment, entry.label, entry.sources, job.targets, job.stream, job.batch, job.seed
+
+
+def _without_baseline(run: RunPlan) -> TableEntry | None:
+    """Return an entry whose source model has no row of the baseline, although another model of its table has one."""
+    models: dict[Hashable, set[str]] = {}
+    for entry in run.entries:
+        if entry.label == run.baseline or entry.label.startswith(f"{run.baseline} ["):
+            models.setdefault(_group(entry, run), set()).add(_scoring(entry, run).training)
+    for entry in run.entries:
+        known = models.get(_group(entry, run))
+        if known is not None and _scoring(entry, run).training not in known:
+            return entry
+    return None
+
+
+def _group(entry: TableEntry, run: RunPlan) -> Hashable:
+    return entry.experiment, entry.sources, _scoring(entry, run).seed
+
+
+def _scoring(entry: TableEntry, run: RunPlan) -> Scoring:
+    job = run.jobs[entry.job]
+    assert isinstance(job, Scoring)
+    return job
 
 
 def _rows(tables: Sequence[RunTable], owners: dict[str, int]) -> "pl.DataFrame":
