@@ -29,7 +29,7 @@ FOLDER, ONLINE = "folder, several sources", "online, several sources"
 ONE, ONE_IMAGE = "folder, one source", "one image at a time, several sources"
 RIVALS = "rivals at small rates, several sources"
 PARTS = "parts left out"
-STRONG = ("batch 4", "batch 16")
+STRONG = ("batch 4", "batch 16", "batch 1")
 MEASURED: Mapping[str, Callable[[], str]] = {
     "strong-polyp": partial(with_and_without_flips, "strong-polyp", STRONG),
     "strong-fundus": partial(with_and_without_flips, "strong-fundus", STRONG),
