@@ -9,17 +9,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from methods_page import table
-from ttdg.bench.results import read_table, select_experiments
+from packed import run_table
+from ttdg.bench.results import select_experiments
 from ttdg.evaluation.statistics import bootstrap
 from ttdg.report.aggregate import complete_transfers, dice_differences, image_dice, transfer_differences
 
-RECORDS = Path(__file__).parents[1] / "records"
 BATCH = 4
 HARM = 5.0  # points; an image that loses more is harmed
 KINDS = ("polyp", "fundus")
@@ -85,7 +84,7 @@ def transfers(run: str, experiment: str, rows: tuple[str, ...]) -> Gains:
     """
     import polars as pl
 
-    images = image_dice(select_experiments(read_table(RECORDS / run), [experiment]))
+    images = image_dice(select_experiments(run_table(run), [experiment]))
     images = complete_transfers(images.filter(pl.col("batch") == BATCH), ["source", *rows])
     source = images.filter(pl.col("method") == "source").group_by("sources", "target")
     paired = dice_differences(images, "source")

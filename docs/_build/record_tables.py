@@ -3,18 +3,16 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 
 from methods_page import table
+from packed import run_reports, run_table
 from ttdg.adaptation import METHODS
-from ttdg.bench.results import read_table, select_experiments
+from ttdg.bench.results import select_experiments
 from ttdg.report.aggregate import dice_differences, distinct_values, image_dice, transfer_differences
-from ttdg.report.comparison import report_tables
 from ttdg.report.controls import INTERVAL, compare_with_controls
 from ttdg.report.gap import SHARE
 from ttdg.report.tables import Cell
 
-RECORDS = Path(__file__).parents[1] / "records"
 BASELINE = "source"
 AGAINST = "against the baseline"
 HARMED = "images harmed, %"
@@ -25,8 +23,9 @@ Row = Mapping[str, Cell]  # by column
 def views(run: str, experiment: str, batch: int | None = None) -> Mapping[str, Mapping[str, Row]]:
     """The report's tables of an experiment by content; each maps a row's label to its cells."""
     found = {}
-    for view in report_tables(select_experiments(read_table(RECORDS / run), [experiment])):
-        if batch is None or view.title.endswith(f" batch {batch})"):
+    for view in run_reports(run):
+        mine = view.title.startswith(f"{experiment}: ")
+        if mine and (batch is None or view.title.endswith(f" batch {batch})")):
             what = view.title.removeprefix(f"{experiment}: ").split(" (")[0]
             found[what] = {row[0].text: dict(zip(view.header, row, strict=True)) for row in view.rows}
     return found
@@ -71,7 +70,7 @@ def foreground(run: str, experiment: str) -> Mapping[tuple[str, bool], Mapping[s
     """
     import polars as pl
 
-    images = image_dice(read_table(RECORDS / run))
+    images = image_dice(run_table(run))
     between = (pl.col("dice") > 0) & (pl.col("dice") < 100)
     images = images.with_columns(between.any().over("site", "case").alias("structure"))
     mine = images.filter(pl.col("experiment").cast(pl.String) == experiment)
@@ -121,7 +120,7 @@ def methods(
 @cache
 def target_gains(run: str, experiment: str) -> Mapping[str, Mapping[str, float]]:
     """Mean gain of each row over the baseline at each target, on the same models and images."""
-    images = image_dice(select_experiments(read_table(RECORDS / run), [experiment]))
+    images = image_dice(select_experiments(run_table(run), [experiment]))
     paired = dice_differences(images, BASELINE)
     return {
         label: {one.name: float(one.by_seed.mean()) for one in transfer_differences(paired, label)}
@@ -174,7 +173,7 @@ def orders(run: str, experiments: Mapping[str, str]) -> str:
 def grid(run: str, experiment: str, column: str, scale: int = 0) -> str:
     """Source and the paper's method for each value of a setting; `scale` multiplies a number."""
     found = views(run, experiment)
-    images = image_dice(select_experiments(read_table(RECORDS / run), [experiment]))
+    images = image_dice(select_experiments(run_table(run), [experiment]))
     lines = []
     for label in found["Dice"]:
         if label.startswith("source ["):
@@ -192,7 +191,7 @@ def differences(
     """Difference of the rows that begin with `rows` to one of them, on the same images and source models."""
     import polars as pl
 
-    images = image_dice(select_experiments(read_table(RECORDS / run), list(experiments)))
+    images = image_dice(select_experiments(run_table(run), list(experiments)))
     images = images.with_columns(pl.lit(rows).alias("experiment"))  # rows of several experiments are compared
     images = images.filter(pl.col("method").cast(pl.String).str.starts_with(rows))
     labels = (str(label) for label in distinct_values(images, "method"))

@@ -10,16 +10,14 @@ import studies
 from datasets import datasets_table
 from gains import SHORT, STRONG, gains_figure, gains_table
 from measured import MEASURED
-from ttdg.bench.results import read_table
+from packed import RECORDS, run_reports, run_table
 from ttdg.bench.verification.outcome import verification_state
-from ttdg.report.comparison import report_tables
 from ttdg.report.formats import to_markdown
 from ttdg.report.leaderboard import build_leaderboards
 from ttdg.report.tables import ReportTable
 
 __all__ = ["TABLES", "figures", "pages", "started"]
 ROOT = Path(__file__).parents[2]
-RECORDS = ROOT / "docs" / "records"
 RUNS = {
     "polyp": "Polyp: `judge`, `universe-choice`, controls and ablations",
     "fundus": "Fundus: `judge`, `universe-choice`, controls and ablations",
@@ -106,11 +104,9 @@ def pages() -> dict[str, str]:
 
 def run_page(run: str, title: str) -> str:
     """Every table of one run."""
-    table = read_table(RECORDS / run)
     head = f"# {title}\n\nThe records are in `docs/records/{run}`. `ttdg report docs/records/{run}` makes these tables."
-    head += f" The records are {verification_state(RECORDS / run, table)}."
-    views = report_tables(table)
-    return "\n\n".join([head, FILTER, *map(view_text, views)]) + "\n"
+    head += f" The records are {verification_state(RECORDS / run, run_table(run))}."
+    return "\n\n".join([head, FILTER, *map(view_text, run_reports(run))]) + "\n"
 
 
 def verified_table() -> str:
@@ -118,7 +114,7 @@ def verified_table() -> str:
     lines = ["| run | `ttdg verify` |", "|---|---|"]
     for run, title in RUNS.items():
         lines.append(
-            f"| [{title}](tables/{run}.md) | {verification_state(RECORDS / run, read_table(RECORDS / run))} |"
+            f"| [{title}](tables/{run}.md) | {verification_state(RECORDS / run, run_table(run))} |"
         )
     return "\n".join(lines)
 
