@@ -35,7 +35,14 @@ def test_verification_agrees_bit_for_bit_and_notices_a_changed_value(finished, t
     about = {k: v for k, v in read_about(path).items() if k != "format"}
     rows = [(*row[:5], row[5] + 1e-3 if row[4] == "dice" else row[5]) for row in read_rows(path)]
     write_rows(path, about, rows)
-    assert verification_state(copy, read_table(copy)) == "not verified: the records have changed since"
+    table = read_table(copy)
+    left = len(result.records.keys() - {key})
+    assert 0 < left < len(table.about)
+    assert verification_state(copy, table) == (
+        f"verified in part: {left} of {len(table.about)} scorings ran again and agree; the others are not verified"
+    )
+    every = replace(table, rows=table.rows.with_columns(pl.col("value") * 0.5))
+    assert verification_state(copy, every) == "not verified: the records have changed since"
     wrong = verify_run(copy, rows=10_000)
     assert not wrong.agrees
     assert wrong.rows - wrong.equal == 10
@@ -160,8 +167,14 @@ def test_a_record_that_differs_is_marked_as_such_and_shown(finished, tmp_path):
     )
     marks = verify_run(copy, rows=10_000).records
     assert [job for job, mark in marks.items() if not mark.agrees] == [key]
-    (shown,) = verification_tables(read_table(copy))
+    table = read_table(copy)
+    (shown,) = verification_tables(table)
     assert {row[0].text: row[-1].text for row in shown.rows} == {"source": "verified", "norm": "NOT verified"}
+    source = next(k for k, j in run.jobs.items() if isinstance(j, Scoring) and j.method == "source")
+    fewer = replace(table, rows=table.rows.filter(pl.col("job").cast(pl.String) != source))
+    assert f"{len(marks) - 2} of {len(table.about)} scorings ran again and agree, 1 do NOT" in (
+        verification_state(copy, fewer)
+    )
 
 
 def test_records_without_a_verification_have_no_table_of_it(finished):

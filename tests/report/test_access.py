@@ -7,6 +7,7 @@ import pytest
 from ttdg.adaptation import METHODS
 from ttdg.bench.jobs import Scoring
 from ttdg.bench.results import read_table
+from ttdg.bench.run_file import read_run
 from ttdg.evaluation.records import write_rows
 from ttdg.report import controls
 from ttdg.report.access import ACCESS, RowFacts, job_facts, order_by_access, with_access
@@ -114,6 +115,32 @@ def test_the_leaderboard_has_a_section_for_each_access_with_the_controls_in_it(r
     for view in others:
         assert set(column(view, "rank").values()) == {"control", "post hoc"}
         assert not any(cell.best for row in view.rows for cell in row)
+
+
+def test_a_seed_that_is_missing_at_a_hard_target_moves_no_rank(run, place):
+    """Without its record there, `norm` has the largest mean, but no other gain than before."""
+    plan = read_run(run)
+    hard = min(job.targets[0].name for job in plan.jobs.values() if isinstance(job, Scoring))
+    for entry in plan.entries:
+        job = plan.jobs[entry.job]
+        if isinstance(job, Scoring) and job.targets[0].name == hard:
+            if (entry.label, job.seed) == ("norm", 0):
+                place.record(entry.job).unlink()
+                continue
+            gain = GAINS[entry.label] + (0.5 * job.seed if entry.label != "source" else 0.0)
+            rows = [(hard, hard, case, "disc", "dice", 0.1 + gain / 100) for case in "ab"]
+            write_rows(place.record(entry.job), ABOUT | {"key": entry.job}, rows)
+    view = build_leaderboards([run])[0].views[0]
+    assert column(view, "rank") == {
+        "norm + flips": "1", "norm": "2", "source + flips": "control", "source": "control",
+    }  # fmt: skip
+    means = {row[0].text: row[2] for row in view.rows}
+    assert means["norm"].value == pytest.approx((15.5 + 65.25 + 65.25) / 3)  # hard: seed 1 alone
+    assert means["norm"].text == "48.7*"
+    assert means["norm + flips"].value == pytest.approx((16.25 + 66.25 + 66.25) / 3)
+    dice = report_tables(read_table(run))[0]
+    assert "* some seeds of this table are missing" in dice.note
+    assert [row[0].text for row in dice.rows if row[-2].best] == ["norm + flips"]
 
 
 def a_job(method, **options):

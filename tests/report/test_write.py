@@ -12,12 +12,13 @@ from ttdg.adaptation import METHODS
 from ttdg.bench.jobs import Scoring
 from ttdg.bench.results import pack_run, read_table, select_experiments
 from ttdg.bench.run import run_jobs
+from ttdg.bench.run_file import read_run
 from ttdg.errors import UserError
 from ttdg.evaluation.records import write_rows
 from ttdg.report.aggregate import dice_differences, image_dice
 from ttdg.report.comparison import report_tables
 from ttdg.report.formats import to_markdown
-from ttdg.report.leaderboard import write_leaderboard
+from ttdg.report.leaderboard import build_leaderboards, write_leaderboard
 from ttdg.report.write import insert_tables, write_report
 
 ABOUT = {"images": 2, "batches": 1, "forwards": 2, "backwards": 1, "adapting_seconds": 0.5, "all_seconds": 1.0,
@@ -174,6 +175,20 @@ def test_the_leaderboard_ranks_and_says_what_is_known(by_hand, tmp_path):
     assert "my run" in page.read_text()
     with pytest.raises(UserError, match="no records under"):
         write_leaderboard([tmp_path / "out"], tmp_path / "out")
+
+
+def test_a_row_without_a_transfer_has_no_mean_and_no_rank(by_hand, place):
+    run = read_run(by_hand)
+    target = next(job.targets[0].name for job in run.jobs.values() if isinstance(job, Scoring))
+    for key, job in run.jobs.items():
+        if isinstance(job, Scoring) and job.method == "norm" and job.targets[0].name == target:
+            place.record(key).unlink()
+    assert cells(report_tables(read_table(by_hand))[0], "norm")["mean"] == "–"
+    (board,) = build_leaderboards([by_hand])
+    assert [[cell.text for cell in row[:3]] for row in board.views[0].rows] == [
+        ["source", "control", "60.0 ± 0.0"], ["norm", "partial", "–"],
+    ]  # fmt: skip
+    assert "partial: lacks a transfer of this table" in board.views[0].note
 
 
 def test_a_torn_record_is_named(by_hand):

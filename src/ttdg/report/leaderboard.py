@@ -5,7 +5,7 @@ do methods that are post hoc.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ttdg.bench.jobs import Training
@@ -31,6 +31,7 @@ from ttdg.report.rendering import render_html
 from ttdg.report.tables import Cell, ReportTable, score_table, with_notes
 
 SPEED = "ms/image"
+PARTIAL = "partial"  # the place of a row that lacks a transfer
 KEPT = (
     GAIN,
     INTERVAL,
@@ -58,7 +59,7 @@ class Leaderboard:
 
 
 def write_leaderboard(folders: Sequence[Path], out: Path) -> list[Path]:
-    """Write `leaderboard.md` and `leaderboard.html` for all runs below these folders, best mean Dice first."""
+    """Write `leaderboard.md` and `leaderboard.html` for all runs below these folders, largest gain first."""
     runs = [folder for root in folders for folder in _runs(root)]
     if not runs:
         raise UserError(
@@ -104,19 +105,33 @@ def _ranked_tables(table: RunTable, state: str) -> Iterator[tuple[str, str, Repo
 def _rank(
     scores: ReportTable, against: ReportTable, facts: Facts, access: str, title: str, state: str
 ) -> ReportTable:
-    """Join rank, mean Dice and the comparison of the rows of one access and of the controls, best mean Dice first."""
+    """Join rank, mean Dice and the comparison of the rows of one access and of the controls, largest gain first.
+
+    The gain over the baseline ranks, because it compares the same models and images. A row that lacks a transfer of
+    the table has no rank and comes last.
+    """
     columns = [against.header.index(name) for name in KEPT if name in against.header]
-    beside = {row[0].text: tuple(row[c] for c in columns) for row in against.rows}
+    beside = {row[0].text: row for row in against.rows}
+    gain = against.header.index(GAIN)
     mine = [row for row in scores.rows if facts[row[0].text].control or facts[row[0].text].access == access]
+
+    def order(row: tuple[Cell, ...]) -> tuple[bool, float, float]:
+        return row[-1].value is None, -(beside[row[0].text][gain].value or 0.0), -(row[-1].value or 0.0)
+
     rows, rank = [], 0
-    for row in sorted(mine, key=lambda row: -(row[-1].value or 0)):
-        fact = facts[row[0].text]
-        rank += not (fact.control or fact.post_hoc)
-        place = "control" if fact.control else POST_HOC if fact.post_hoc else str(rank)
-        mean = Cell(row[-1].text, row[-1].value, place == "1")
-        rows.append((row[0], Cell(place), mean, *beside[row[0].text]))
+    for row in sorted(mine, key=order):
+        name, mean = row[0], row[-1]
+        fact, partial = facts[name.text], mean.value is None
+        ranked = not (fact.control or fact.post_hoc or partial)
+        rank += ranked
+        place = str(rank) if ranked else "control" if fact.control else POST_HOC if fact.post_hoc else PARTIAL
+        others = (beside[name.text][c] for c in columns)
+        rows.append((name, Cell(place), replace(mean, best=place == "1"), *others))
     header = ("method", "rank", "mean Dice", *(against.header[c] for c in columns))
-    return ReportTable(title, header, tuple(rows), f"these records are {state}; {against.note}")
+    notes = [f"these records are {state}", against.note]
+    if any(row[1].text == PARTIAL for row in rows):
+        notes.insert(1, f"{PARTIAL}: lacks a transfer of this table, so that its gain is that at the others")
+    return ReportTable(title, header, tuple(rows), "; ".join(notes))
 
 
 def _benchmark(table: RunTable) -> str:

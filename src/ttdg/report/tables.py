@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ttdg.bench.protocols import STREAMS
 from ttdg.bench.results import import_polars
 from ttdg.evaluation import statistics as st
@@ -28,6 +30,11 @@ SCORES: Mapping[str, str] = {
     "instance_dice": "instance-only Dice of the official code (not Dice: what is missed does not count)",
 }
 LOWER_IS_BETTER = tuple(name for name in SCORES if "hd95" in name or "assd" in name)
+PARTIAL_NOTE = (
+    "; * some seeds of this table are missing at some transfers, and – in the last column says that a transfer is: "
+    "compare the gain over the baseline, which takes the same models and images"
+)
+BySeed = dict[int, float]  # seed → score at one transfer
 Rivals = Mapping[
     str, str | None
 ]  # label → rows among which the best is marked; None: this row is never marked
@@ -78,27 +85,31 @@ def score_table(
     """
     pl = import_polars()
     mine = means.filter(pl.col("metric") == metric)
-    per_seed = mine.group_by(["method", "sources", "target", "seed"], maintain_order=True).agg(
+    scores = mine.group_by(["method", "sources", "target", "seed"], maintain_order=True).agg(
         pl.col("value").mean()
     )
-    columns = list(dict.fromkeys(per_seed.select("sources", "target").iter_rows()))
-    methods = distinct_values(per_seed, "method")
-    values: dict[tuple[str, int], list[float]] = {}
-    for method in methods:
-        part = per_seed.filter(pl.col("method") == method)
-        for number, (sources, target) in enumerate(columns):
-            here = part.filter((pl.col("sources") == sources) & (pl.col("target") == target)).sort("seed")
-            values[method, number] = here["value"].drop_nulls().to_list()
-        averages = part.group_by("seed").agg(pl.col("value").mean()).sort("seed")
-        values[method, len(columns)] = averages["value"].drop_nulls().to_list()
+    columns = list(dict.fromkeys(scores.select("sources", "target").iter_rows()))
+    by_seed: dict[str, list[BySeed]] = {m: [{} for _ in columns] for m in distinct_values(scores, "method")}
+    for method, sources, target, seed, value in scores.sort("seed").drop_nulls("value").iter_rows():
+        by_seed[method][columns.index((sources, target))][seed] = value
     names = [column_name(group.protocol, *column) for column in columns]
     what = SCORES[metric] + (f" of {region}" if region else "")
+    partial = _partial_rows(by_seed)
     return ReportTable(
         table_title(group, what),
         ("method", *names, "mean"),
-        _score_rows(methods, values, metric, rivals),
-        _seeds_note(mine),
+        _score_rows(by_seed, partial, metric, rivals),
+        _seeds_note(mine) + (PARTIAL_NOTE if partial else ""),
     )
+
+
+def _partial_rows(by_seed: Mapping[str, Sequence[BySeed]]) -> set[str]:
+    """Return the rows that lack a transfer and seed which another row of the table has."""
+    scored = [
+        {(number, seed) for number, row in enumerate(rows) for seed in row} for rows in by_seed.values()
+    ]
+    every = set().union(*scored)
+    return {method for method, mine in zip(by_seed, scored, strict=True) if mine < every}
 
 
 def _seeds_note(frame: "pl.DataFrame") -> str:
@@ -108,25 +119,29 @@ def _seeds_note(frame: "pl.DataFrame") -> str:
 
 
 def _score_rows(
-    methods: Sequence[str], values: Mapping[tuple[str, int], list[float]], metric: str, rivals: Rivals
+    by_seed: Mapping[str, Sequence[BySeed]], partial: set[str], metric: str, rivals: Rivals
 ) -> tuple[tuple[Cell, ...], ...]:
-    width = 1 + max(number for _, number in values)
+    """One row for each method: its transfers, and their mean. The mean of a partial row is never the best."""
     sign = -1 if metric in LOWER_IS_BETTER else 1
-    shown = {cell: sign * round(st.mean_and_spread(v)[0], 1) for cell, v in values.items() if v}
+    cells = {
+        method: [*(_score_cell(list(seeds.values())) for seeds in rows), _mean_cell(rows, method in partial)]
+        for method, rows in by_seed.items()
+    }
     compared: dict[str, list[str]] = {}
-    for method in methods:
+    for method in by_seed:
         if (name := rivals.get(method)) is not None:
             compared.setdefault(name, []).append(method)
-    best = {
-        (method, number)
-        for others in compared.values() if len(others) > 1
-        for number in range(width)
-        for method in _largest({m: shown[m, number] for m in others if (m, number) in shown})
-    }  # fmt: skip
-    return tuple(
-        (Cell(method), *(_score_cell(values[method, n], (method, n) in best) for n in range(width)))
-        for method in methods
-    )
+    for others in compared.values():
+        for number in range(len(next(iter(cells.values())))):
+            last = number == len(cells[others[0]]) - 1
+            shown = {
+                method: sign * round(value, 1)
+                for method in others
+                if (value := cells[method][number].value) is not None and not (last and method in partial)
+            }
+            for method in _largest(shown) if len(others) > 1 else ():
+                cells[method][number] = replace(cells[method][number], best=True)
+    return tuple((Cell(method), *row) for method, row in cells.items())
 
 
 def _largest(values: Mapping[str, float]) -> list[str]:
@@ -135,8 +150,19 @@ def _largest(values: Mapping[str, float]) -> list[str]:
     return [key for key, value in values.items() if value == top]
 
 
-def _score_cell(by_seed: list[float], best: bool) -> Cell:
+def _score_cell(by_seed: Sequence[float], mark: str = "") -> Cell:
     mean, spread = st.mean_and_spread(by_seed) if by_seed else (math.nan, math.nan)
     if math.isnan(mean):
         return Cell("–")
-    return Cell(f"{mean:.1f}" + ("" if math.isnan(spread) else f" ± {spread:.1f}"), mean, best)
+    return Cell(f"{mean:.1f}" + ("" if math.isnan(spread) else f" ± {spread:.1f}") + mark, mean)
+
+
+def _mean_cell(rows: Sequence[BySeed], partial: bool) -> Cell:
+    """Mean over the transfers, each the mean over its seeds; a dash if a transfer is missing."""
+    if not all(rows):
+        return Cell("–")
+    if all(row.keys() == rows[0].keys() for row in rows):
+        means = [float(np.mean([row[seed] for row in rows])) for seed in rows[0]]
+    else:  # no spread: a seed without a transfer has another mean
+        means = [float(np.mean([np.mean(list(row.values())) for row in rows]))]
+    return _score_cell(means, "*" if partial else "")

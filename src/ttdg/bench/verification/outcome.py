@@ -115,11 +115,22 @@ def _digest(rows: "pl.DataFrame") -> str:
 
 
 def verification_state(folder: Path, table: RunTable) -> str:
-    """Describe whether these records were verified; a result for other records does not count."""
+    """Describe whether these records were verified; a result for other records does not count.
+
+    After records were added or replaced, each record that has not changed keeps its mark.
+    """
     if (result := read_verification(folder)) is None:
         return "not verified"
-    same = result.digest == rows_digest(table)
-    return result.in_words() if same else "not verified: the records have changed since"
+    if result.digest == rows_digest(table):
+        return result.in_words()
+    if not (marks := verified_records(folder, table)):
+        return "not verified: the records have changed since"
+    failed = sum(not mark.agrees for mark in marks.values())
+    others = f", {failed} do NOT" if failed else ""
+    return (
+        f"verified in part: {len(marks) - failed} of {len(table.about)} scorings ran again and agree{others}; the "
+        "others are not verified"
+    )
 
 
 def verified_records(folder: Path, table: RunTable) -> dict[str, VerifiedRecord]:
