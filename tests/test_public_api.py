@@ -77,7 +77,8 @@ def test_the_example_of_the_readme_runs():
 
 
 @pytest.mark.parametrize(
-    "name", ["adapt", "fit", "export", "load", "METHODS", "Segmenter", "Classifier", "NetworkSpec"]
+    "name",
+    ["adapt", "fit", "export", "load", "predict_site", "METHODS", "Segmenter", "Classifier", "NetworkSpec"],
 )
 def test_a_public_name_resolves(name):
     assert getattr(ttdg, name) is not None

@@ -4,10 +4,11 @@
 
     model = ttdg.load("demo")
     adapter = ttdg.adapt(model, "judge")
-    logits = adapter(images)          # adapts to these images and returns their logits
+    logits = adapter(images)          # adapts to this batch and returns its logits
     adapter.reset()                   # restores the source model exactly
 
 * `adapt`: wraps a network or model in a test-time adaptation method.
+* `predict_site`: lets an adapter learn all images of a new site and answer them.
 * `fit`: fits what `judge` and `universe` need to any segmentation network, from labelled source images.
 * `export`: writes a network as ONNX, or as a program of PyTorch.
 * `load`: reads a checkpoint folder, or an included model by name.
@@ -21,7 +22,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ttdg.adaptation import METHODS, adapt
+    from ttdg.adaptation import METHODS, adapt, predict_site
     from ttdg.checkpoints import load
     from ttdg.foreign import export, fit
     from ttdg.networks import Classifier, NetworkSpec, Segmenter
@@ -37,8 +38,19 @@ _HOME = {
     "export": "ttdg.foreign",
     "fit": "ttdg.foreign",
     "load": "ttdg.checkpoints",
+    "predict_site": "ttdg.adaptation",
 }
-__all__ = ["METHODS", "Classifier", "NetworkSpec", "Segmenter", "adapt", "export", "fit", "load"]
+__all__ = [
+    "METHODS",
+    "Classifier",
+    "NetworkSpec",
+    "Segmenter",
+    "adapt",
+    "export",
+    "fit",
+    "load",
+    "predict_site",
+]
 
 
 def __getattr__(name: str) -> Any:

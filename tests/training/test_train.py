@@ -2,13 +2,14 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 
 import pytest
 import torch
 
 from ttdg.checkpoints import load
-from ttdg.data import find_sites, load_benchmark, load_sources, pack_site
+from ttdg.data import find_sites, load_benchmark, load_sources, normalise, pack_site
 from ttdg.errors import UserError
 from ttdg.networks import level_channels
 from ttdg.prior import literal_prior_for, prior_from_part
@@ -137,6 +138,25 @@ def test_deterministic_training_uses_no_nondeterministic_operation(discs, tmp_pa
         assert torch.are_deterministic_algorithms_enabled()
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_weights_that_fit_the_other_strides_better_are_named_before_training(discs):
+    benchmark, sites = load_benchmark(None, discs), find_sites(discs, ["east", "south"])
+    site = next(iter(load_sources(sites, benchmark).train.values()))
+    torch.manual_seed(0)
+    network = loop.build_network(Recipe(strides="v1"), 2)
+    for layer in network.image_encoder.modules():
+        if isinstance(layer, torch.nn.BatchNorm2d):
+            layer.momentum = None
+    with torch.no_grad():
+        network.image_encoder(normalise(site.images.float() / 255, benchmark.normalisation))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loop.warn_of_strides(network, site, benchmark)
+    wrong = loop.build_network(Recipe(strides="v1.5"), 2)
+    wrong.image_encoder.load_state_dict(network.image_encoder.state_dict())
+    with pytest.warns(UserWarning, match=r"fit strides v1 better than v1\.5.*train with --strides v1 "):
+        loop.warn_of_strides(wrong, site, benchmark)
 
 
 def test_training_learns(discs, tmp_path):

@@ -2,6 +2,7 @@
 
 * `adapt`: builds an adapter, by the name of its method, around a copy of a network; `build_adapter`: the same, with the
   options as a mapping.
+* `predict_site`: lets an adapter learn all images of a site and answer them, as `SiteAnswers`.
 * `VIEW_SETS`, `effective_views`: the views over which the answers of any method can be averaged.
 * `effective_statistics`: the BatchNorm statistics under a method that allows several.
 * `required_parts`: the fitted parts that a method needs, or an error that tells how to fit them.
@@ -52,11 +53,13 @@ from ttdg.adaptation.registry import (
 )
 from ttdg.adaptation.statistics_base import effective_statistics
 from ttdg.adaptation.views import VIEW_SETS
+from ttdg.adaptation.whole_site import SiteAnswers, predict_site
 
 __all__ = [
     "METHODS", "VIEW_SETS", "Adapter", "Assessment", "Counting", "Exportable", "Fixed", "FrozenPredictor",
-    "GradientAdapter", "Method", "Option", "Range", "Remarking", "Resumable", "SelfAssessing", "SiteLearner", "Trained",
+    "GradientAdapter", "Method", "Option", "Range", "Remarking", "Resumable", "SelfAssessing", "SiteAnswers",
+    "SiteLearner", "Trained",
     "adapt", "allowed", "applies", "build_adapter", "check_applies", "checked", "defaults", "effective_statistics",
     "effective_views", "needs_tissues",
-    "reconstructions", "required_parts", "seed_all",
+    "predict_site", "reconstructions", "required_parts", "seed_all",
 ]  # fmt: skip

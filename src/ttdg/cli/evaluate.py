@@ -83,7 +83,7 @@ def evaluate_command(
         typer.Option(
             "--out",
             "-o",
-            help="Folder for records.csv and options.json.",
+            help="Folder for records/, records.csv and options.json.",
             show_default=False,
             callback=output_folder,
         ),

@@ -23,7 +23,7 @@ BenchmarkOption = Annotated[
     typer.Option(
         "--benchmark",
         "-b",
-        help="polyp, fundus, or a yaml file; default DATA/benchmark.yaml.",
+        help="Name of a benchmark (`ttdg info` lists them) or a yaml file; default DATA/benchmark.yaml.",
         show_default=False,
     ),
 ]

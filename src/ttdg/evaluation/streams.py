@@ -19,9 +19,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ttdg.adaptation import Adapter, FrozenPredictor, SelfAssessing, SiteLearner
-from ttdg.adaptation.adapter import Images, Progress
-from ttdg.adaptation.answer_views import AveragedAnswers
+from ttdg.adaptation import Adapter, SelfAssessing
+from ttdg.adaptation.adapter import Images
+from ttdg.adaptation.whole_site import adapt_once, frozen_predictor, learn_site
 from ttdg.data import Volume
 from ttdg.types import Batch
 
@@ -96,29 +96,6 @@ def _predictions(
         yield batch, logits, time.perf_counter() - start
 
 
-def learn_site(
-    adapter: Adapter, site: Iterable[Images], progress: Progress = lambda done, total: None
-) -> None:
-    """Reset the adapter and let it learn all batches of a site, as the folder stream does.
-
-    A `SiteLearner` decides itself how often it sees each image, and reports its steps to `progress`. Any other adapter
-    sees each batch once.
-    """
-    if isinstance(adapter, SiteLearner):
-        adapter.reset()
-        adapter.learn(site, progress)
-    else:
-        adapt_once(adapter, site)
-
-
-def adapt_once(adapter: Adapter, site: Iterable[Images]) -> None:
-    """Reset the adapter and let it adapt to each batch once; answers are discarded, so no other view is asked."""
-    adapter.reset()
-    method = adapter.adapter if isinstance(adapter, AveragedAnswers) else adapter
-    for images in site:
-        method(images)
-
-
 def _first_pass(adapter: Adapter, target: TargetStream, stream: Stream) -> float:
     """Let the adapter learn the target; return the time for each image to answer, without that of reading."""
     reading, device = 0.0, torch.device("cpu")
@@ -155,14 +132,3 @@ def expected_scores(adapter: Adapter) -> dict[str, list[float]]:
     if assessment is None:
         return {}
     return {"expected": assessment.dice.tolist(), "half_width": assessment.half_width.tolist()}
-
-
-def frozen_predictor(adapter: Adapter) -> Callable[[Tensor], Tensor]:
-    """Return a function that answers without an update: the adapter's own, or the adapted network."""
-    predict = adapter.predict_frozen if isinstance(adapter, FrozenPredictor) else adapter.network
-
-    def answer(images: Tensor) -> Tensor:
-        with torch.no_grad():
-            return predict(images)
-
-    return answer

@@ -21,6 +21,9 @@ Submodules:
 * `heads`: auxiliary networks that some methods fit on source images.
 * `averaging`: exponential moving averages.
 * `passes`: counts forward and backward passes.
+* `strides`: the two forms of ResNet-50, and which one some weights fit.
+* `losses`: supervised losses.
+* `determinism`: repeatable gradients on a GPU.
 * `devices`: names of the devices that a network can run on.
 """
 

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ttdg.errors import UserError, suggestion
+from ttdg.networks.strides import set_strides
 
 STRIDE = 32  # stride of the deepest feature map
 ENCODERS = ("light", "resnet18", "resnet34", "resnet50")
@@ -29,8 +30,8 @@ class EncoderNetwork(nn.Module, ABC):
 
     Subclasses differ in what follows the encoder: `decoded` and `head`.
 
-    With `strides="v1"` the stride of a bottleneck stage is in its first 1×1 convolution, as weights of ResNet v1
-    (Caffe, Keras) require. With "v1.5" (torchvision) it is in the 3×3 convolution.
+    `strides` is the form of ResNet-50 (`ttdg.networks.strides`): "v1" for weights of Caffe and Keras, "v1.5" for those
+    of torchvision.
     """
 
     def __init__(self, spec: NetworkSpec) -> None:
@@ -39,8 +40,7 @@ class EncoderNetwork(nn.Module, ABC):
             raise UserError(f"unknown encoder {spec.encoder!r}{suggestion(spec.encoder, ENCODERS)}")
         self.spec = spec
         self._build(spec)
-        if spec.strides == "v1":
-            _move_strides(self.image_encoder, spec.encoder)
+        set_strides(self.image_encoder, spec.strides, spec.encoder)
 
     @abstractmethod
     def _build(self, spec: NetworkSpec) -> None:
@@ -129,12 +129,3 @@ def pad_to_stride(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c y x"]:
     if h % STRIDE == 0 and w % STRIDE == 0:
         return images
     return F.pad(images, (0, -w % STRIDE, 0, -h % STRIDE), mode="replicate")
-
-
-def _move_strides(encoder: nn.Module, name: str) -> None:
-    if name != "resnet50":
-        raise UserError(
-            f"strides 'v1' are supported for the encoder resnet50 only, not for {name}; use strides 'v1.5'"
-        )
-    for stage in (encoder.layer2, encoder.layer3, encoder.layer4):
-        stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)  # type: ignore[index,union-attr]

@@ -35,6 +35,7 @@ def load_encoder(network: EncoderNetwork, path: Path) -> None:
     """Load the encoder's weights from a ResNet file; classifier weights (`fc.*`) are ignored.
 
     The file does not tell whether its weights require v1 or v1.5 strides; set `NetworkSpec.strides` accordingly.
+    `ttdg.networks.strides.better_strides` compares the two on images.
     """
     state = {name: value for name, value in read_weights(path).items() if not name.startswith("fc.")}
     broken = [

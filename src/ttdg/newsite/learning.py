@@ -6,9 +6,9 @@ from pathlib import Path
 
 from ttdg.adaptation import Adapter, SiteLearner
 from ttdg.adaptation.adapter import Images, Progress
+from ttdg.adaptation.whole_site import learn_site
 from ttdg.checkpoints import Model
 from ttdg.data.unlabelled import NewBatch, read_new_images
-from ttdg.evaluation.streams import learn_site
 from ttdg.newsite.inputs import PIXELS, find_files
 from ttdg.newsite.journal import Journal, answer_key
 from ttdg.newsite.run_state import RunState

@@ -17,9 +17,9 @@ from ttdg.adaptation import (
 )
 from ttdg.adaptation.adapter import Images, Logits, Progress
 from ttdg.adaptation.gate import GatedAdapter, GateDecision
+from ttdg.adaptation.whole_site import frozen_predictor
 from ttdg.checkpoints import Model, content_hash
 from ttdg.data.unlabelled import InputFile, NewBatch, Refused
-from ttdg.evaluation.streams import frozen_predictor
 from ttdg.newsite.answers import expected_fields, gate_fields, write_answer
 from ttdg.newsite.audit import AuditLog
 from ttdg.newsite.journal import Journal, JournalEntry, answer_key

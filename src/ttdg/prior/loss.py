@@ -1,4 +1,4 @@
-"""L(𝒰), the loss that trains the universe embeddings (Eq. 9, in the form of docs/decisions.md)."""
+"""L(𝒰), the loss that trains the universe: the cross-entropy form of Eq. 9 (docs/decisions.md)."""
 
 from dataclasses import fields
 

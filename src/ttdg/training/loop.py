@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from ttdg.checkpoints import ModelCard, save
-from ttdg.data import Arrays, Benchmark
+from ttdg.data import Arrays, Benchmark, normalise
 from ttdg.errors import UserError, suggestion
 from ttdg.networks import NETWORKS, EncoderNetwork, NetworkSpec, cuda_graph, level_channels, load_encoder
+from ttdg.networks.segmenter import pad_to_stride
+from ttdg.networks.strides import better_strides
 from ttdg.prior import LiteralPrior, MorphologyPrior, literal_prior_for, prior_for
 from ttdg.training.averaging import WeightAverage
 from ttdg.training.batches import Pool
@@ -27,6 +30,7 @@ from ttdg.training.validate import validate
 PRIOR_RATE = (
     1e-3  # learning rate of the repaired prior, which AdamW trains whatever the network's optimiser is
 )
+COMPARED = 8  # images on which the strides of the encoder weights are compared
 REPORT_EVERY = 20  # steps between two progress events; reading the loss makes the host wait for the device
 
 
@@ -62,6 +66,8 @@ def train(
     recipe.check_task(benchmark.task)
     torch.manual_seed(recipe.seed)
     network = build_network(recipe, len(benchmark.labels), benchmark.task)
+    if recipe.encoder_weights is not None and fabric.is_global_zero:
+        warn_of_strides(network, next(iter(sources.values())), benchmark)
     prior = build_prior(recipe, network, benchmark) if recipe.universe else None
     learner = Learner(network, prior, recipe.loss, recipe.universe, recipe.mixstyle > 0)
     update = set_up(fabric, learner, recipe)
@@ -113,6 +119,20 @@ def build_network(recipe: Recipe, labels: int, task: str = "segmentation") -> En
     if recipe.encoder_weights is not None:
         load_encoder(network, Path(recipe.encoder_weights))
     return network
+
+
+def warn_of_strides(network: EncoderNetwork, site: Arrays, benchmark: Benchmark) -> None:
+    """Warn if the encoder is a ResNet-50 whose weights fit the other strides better on some images of a site."""
+    spec = network.spec
+    if spec.encoder != "resnet50":
+        return
+    images = normalise(site.images[:COMPARED].float() / 255, benchmark.normalisation)
+    if other := better_strides(network.image_encoder, pad_to_stride(images), spec.strides):
+        warnings.warn(
+            f"the encoder weights fit strides {other} better than {spec.strides}, by the BatchNorm statistics of "
+            f"{len(images)} images; train with --strides {other} (`strides: {other}` in a recipe)",
+            stacklevel=2,
+        )
 
 
 def build_prior(

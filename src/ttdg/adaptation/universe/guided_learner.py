@@ -1,4 +1,8 @@
-"""Self-training whose labels the judge corrects, and the labels that sure images carry to unsure ones."""
+"""Self-training with corrected labels.
+
+The judge's labels come first, sure images carry labels to unsure ones, and labels are anchored where the teacher and
+the judge agree.
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal

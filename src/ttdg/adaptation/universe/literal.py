@@ -8,9 +8,9 @@ stated. Two choices were needed to run the algorithm at all: D is a cosine dista
 Sinkhorn has a slack row (for n ≠ d there is no doubly stochastic matrix).
 
 The gradient of the loss vanishes where the prediction is confidently wrong, but not elsewhere. Following it with all
-parameters destroys the network: −22 and −15 Dice on the two benchmarks, 7 leave-one-out targets × 3 seeds, with the
-universe of `MorphologyPrior` (docs/measurements/methods.md). It takes longer than its number of passes suggests,
-because it runs up to 50 sequential iterations of five calls each.
+parameters destroys the network: −22 and −15 Dice on the two benchmarks, 7 leave-one-out targets × 3 seeds, over a
+source of 600 steps with the universe of `MorphologyPrior` (docs/measurements/methods.md). It takes longer than its
+number of passes suggests, because it runs up to 50 sequential iterations of five calls each.
 
 Ablations, by `variant`:
 

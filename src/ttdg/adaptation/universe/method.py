@@ -14,8 +14,8 @@ labels of this teacher:
 4. Unsure images take labels that sure images of the site carry to them along the matching
    (`ttdg.adaptation.universe.carried_labels`; controls in `ttdg.adaptation.universe.carrier_controls`). With the option
    `agreeing`, they do so only as far as these labels agree with the network's (`ttdg.adaptation.universe.belief`).
-5. Sharpening keeps the area of each structure in each image. Where the sizes of structures vary, point 4 is left out.
-   There, an image in which the teacher and the judge agree is learned from labels of both
+5. Sharpening keeps the area of each structure in each image. Where sizes vary, or some images show no structure, point
+   4 is left out. There, an image in which the teacher and the judge agree is learned from labels of both
    (`ttdg.adaptation.universe.treatment`).
 6. The adapted prediction is the mean over three sizes of the image and its mirror image. A network that loses by other
    sizes on source images is averaged over mirror images alone (`ttdg.adaptation.size_tolerance`).
@@ -141,7 +141,7 @@ METHOD = Method(
         "carried": Option("share of the carried labels in the labels of the least sure image", CHOSEN, SHARE),
         "anchored": Option(
             "share of the judge's labels in the labels of images in which both agree; not for steady structures",
-            "this project: better at simulated hospitals of small networks (docs/measurements/learning.md)",
+            "this project: better at simulated hospitals of small networks (docs/measurements/learning-trials.md)",
             SHARE,
         ),
         "carrier": Option(
@@ -151,7 +151,7 @@ METHOD = Method(
         ),
         "agreeing": Option(
             "believe the carried labels of an image only as far as they agree with the network's labels",
-            "this project: false until it is measured; the scores of the pilot suggest it (docs/measurements)",
+            "this project: false; it changed nothing with a second seed (docs/measurements/learning-trials.md)",
         ),
         "anatomy": Option(
             "kind of structures: as measured on the source labels (measured), steady, varied (no carried labels), "

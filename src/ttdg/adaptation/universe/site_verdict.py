@@ -1,4 +1,4 @@
-"""What the images of a site say about learning it: whether it looks like home, and the gain that is expected."""
+"""Two decisions about a whole site, from its images: whether it is learned, and whether learning should gain."""
 
 import math
 from statistics import fmean, stdev

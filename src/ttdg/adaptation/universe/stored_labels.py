@@ -1,4 +1,8 @@
-"""What the memory keeps of each image besides its pixels: two kinds of labels, expected Dice, belief and value."""
+"""What the memory keeps of each image besides its pixels.
+
+The judge's labels, the carried labels, the expected Dice, how far the carried labels are believed, and the value whose
+square weighs the image.
+"""
 
 from collections.abc import Sequence
 

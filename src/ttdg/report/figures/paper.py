@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from ttdg.adaptation import build_adapter, required_parts, seed_all
+from ttdg.adaptation.whole_site import learn_site
 from ttdg.checkpoints import Model, load
 from ttdg.data import Benchmark, Site, find_sites, load_benchmark, load_sources
 from ttdg.data.synthetic import write_benchmark
 from ttdg.errors import UserError
 from ttdg.evaluation.site import benchmark_for_model, device_batches
-from ttdg.evaluation.streams import learn_site
 from ttdg.files import atomic_file
 from ttdg.prior import prior_from_part
 from ttdg.report.demo import UNSEEN
