@@ -43,6 +43,27 @@ def test_a_wrong_value_is_named_with_its_place():
     assert "'a' is given twice" in wrong(experiments=FIELDS["experiments"] * 2)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("batches", [4, 1, 4]), ("streams", ["online", "online"]), ("views", ["flips", "flips"]), ("seeds", [0, 1, 0]),
+     ("targets", ["east", "east"]), ("sources", ["east", "east"])],
+)  # fmt: skip
+def test_a_value_that_is_given_twice_would_count_twice_and_is_refused(field, value):
+    experiment = {"name": "a", "protocol": "leave-one-out", field: value}
+    assert f"{value[0]!r} is given twice" in wrong(experiments=[experiment])
+
+
+def test_repeated_and_missing_seeds_are_refused():
+    assert "0 is given twice" in wrong(seeds=[0, 1, 0])
+    assert "seeds" in wrong(experiments=[{"name": "a", "protocol": "leave-one-out", "seeds": []}])
+
+
+def test_a_tuned_row_needs_a_tuned_experiment():
+    methods = ["source", {"method": "tent", "options": {"steps": 1}, "tuned": True}]
+    experiment = {"name": "a", "protocol": "leave-one-out", "methods": methods}
+    assert "'tent' has `tuned: true`, but its experiment 'a' has not" in wrong(experiments=[experiment])
+
+
 def test_a_file_that_is_none_is_said_in_a_sentence(tmp_path):
     with pytest.raises(UserError, match="cannot read"):
         read_config(tmp_path / "none.yaml")

@@ -99,6 +99,20 @@ def test_rows_of_other_source_models_are_not_joined(piece):
         join_tables([read_table(one), other])
 
 
+@pytest.mark.parametrize("change", [{"limit": 3}, {"sites": {"east": "other"}}, {"shuffle": False}])
+def test_rows_of_other_images_are_not_joined(piece, change):
+    """The second run has the rows of `norm` that the first lacks, and has scored other images."""
+    one, two = (
+        piece("one", lambda job: job.method == "source"),
+        piece("two", lambda job: job.method == "norm"),
+    )
+    other = changed(two, lambda job: replace(job, **change))
+    with pytest.raises(
+        UserError, match=r"'norm' of 'main' was scored with other images \(their files, `limit`"
+    ):
+        join_tables([read_table(one), other])
+
+
 def test_runs_of_other_names_are_not_joined(finished):
     table = read_table(finished[0])
     with pytest.raises(UserError, match="join records of the same benchmark run"):

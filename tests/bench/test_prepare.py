@@ -57,6 +57,27 @@ def test_a_changed_image_is_another_job(ask, discs, tmp_path):
     ]  # the model that is not trained on west
 
 
+@pytest.mark.parametrize("fields", [{"baseline": "sourc"}, {"experiments": [EXPERIMENT | {"methods": ["tent"]}]},
+                                    {"experiments": [EXPERIMENT | {"views": ["flips"]}]}])  # fmt: skip
+def test_a_table_without_its_baseline_is_refused_before_anything_is_written(ask, tmp_path, fields):
+    with pytest.raises(UserError, match="'main' has no row of the baseline 'sourc"):
+        ask(**fields)
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_a_benchmark_file_is_found_beside_the_yaml_file(ask, discs, tmp_path):
+    shutil.copy(discs / "benchmark.yaml", tmp_path / "mine.yaml")
+    assert ask(benchmark="mine.yaml").run.jobs.keys() == ask("b").run.jobs.keys()
+
+
+def test_a_damaged_plan_is_written_again(ask, tmp_path):
+    plan = ask().run
+    path = tmp_path / "run" / "run.json"
+    path.write_text(path.read_text()[:500])
+    assert ask(only=("main",)).run == plan
+    assert read_run(tmp_path / "run") == plan
+
+
 def test_hospitals_are_drawn_where_the_config_asks_for_them(ask):
     ready = ask(folder=None, synthetic={"cases": 2, "size": 32})
     assert (ready.folder.data / "north" / "images").is_dir()

@@ -16,7 +16,8 @@ from ttdg.bench import scoring_job
 from ttdg.bench.execute import execute_job
 from ttdg.bench.folder import exclusive_lock
 from ttdg.bench.jobs import Scoring, Training, key_of, to_dict
-from ttdg.bench.run import run_jobs
+from ttdg.bench.request import RunRequest
+from ttdg.bench.run import run_benchmark, run_jobs
 from ttdg.errors import UserError
 from ttdg.evaluation.records import read_about, read_rows
 
@@ -112,6 +113,7 @@ def test_an_unreadable_checkpoint_is_one_sentence_and_touches_no_record(started,
     ended = run_jobs(dict(run.jobs), place, lambda: inline)
     assert list(ended.failed) == [lost]
     assert "copy the checkpoint again" in ended.failed[lost]
+    assert f"or remove {place.model(training)} and give the same command again" in ended.failed[lost]
     assert ended.done == len(run.jobs) - 1
 
 
@@ -187,6 +189,12 @@ def test_a_folder_is_run_by_one_at_a_time(tmp_path):
     child.join()
     with exclusive_lock(tmp_path / ".lock", wait=False):
         pass
+
+
+def test_an_unknown_executor_is_refused_even_if_no_job_is_left(tmp_path):
+    request = RunRequest(tmp_path / "none.yaml", tmp_path / "run")
+    with pytest.raises(UserError, match="unknown executor 'locl'; did you mean 'local'"):
+        run_benchmark(request, "locl")
 
 
 def test_records_of_another_format_are_refused_in_words(finished, tmp_path):

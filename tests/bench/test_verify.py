@@ -91,6 +91,17 @@ def test_a_folder_of_benchmarks_will_do_for_the_data(finished, tmp_path, monkeyp
     assert verify_run(tmp_path / "packed", 2, models=folder / "models").agrees
 
 
+def test_changed_images_are_named_instead_of_compared(finished, tmp_path):
+    folder, table = finished[0], read_table(finished[0])
+    data = shutil.copytree(table.run.data, tmp_path / "data")
+    image = min((data / "east" / "images").iterdir())
+    image.write_bytes(min((data / "south" / "images").iterdir()).read_bytes())
+    copy = shutil.copytree(folder, tmp_path / "run")
+    with pytest.raises(UserError, match=r"the images or masks of east in .* are not those of the records"):
+        verify_run(copy, rows=10_000, data=data)
+    assert not (copy / "verification.json").exists()
+
+
 def test_data_that_are_gone_are_asked_for(finished, tmp_path, monkeypatch):
     monkeypatch.delenv("TTDG_DATA", raising=False)
     pack_run(read_table(finished[0]), tmp_path)

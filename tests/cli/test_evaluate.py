@@ -13,9 +13,11 @@ from typer.testing import CliRunner
 from ttdg.adaptation import METHODS
 from ttdg.checkpoints import read_card, save, save_part
 from ttdg.cli import app
+from ttdg.cli.evaluation_notes import tuned_stream_note
 from ttdg.data import find_sites, split
 from ttdg.errors import UserError
 from ttdg.evaluation.evaluate import Evaluation
+from ttdg.evaluation.tuned_options import Choice
 from ttdg.types import Part
 
 
@@ -207,6 +209,16 @@ def test_options_tuned_at_another_batch_are_said_to_be(quick, tuned, packed):
     assert quick(*by_hand)[0] == "", "nothing of what was tuned is used"
 
 
+def test_options_tuned_on_another_stream_are_said_to_be_if_the_method_has_memory():
+    searched = {name: Choice(name, {"lr": 1e-3}, "", (), 4, "online") for name in ("cotta", "alpha-bn")}
+    assert (
+        tuned_stream_note(searched, {}, "episodic")
+        == "run here on the stream episodic, tuned on another: cotta (online)"
+    )
+    assert tuned_stream_note(searched, {}, "online") is None
+    assert tuned_stream_note(searched, {"lr": 1e-4}, "episodic") is None
+
+
 def test_a_training_site_is_said_to_be_one(quick):
     assert quick("--site", "east")[0].startswith("east: this model was trained there")
     assert quick("--site", "south")[0] == ""
@@ -266,6 +278,16 @@ def test_a_folder_describes_every_method_it_holds_and_refuses_what_would_not_com
         with pytest.raises(UserError, match="another choice or order of images"):
             evaluate("-o", out, "--method", "source", *other)
     evaluate("-o", out, "--method", "source", site="south")  # the same again replaces its record
+
+
+def test_a_folder_refuses_scores_of_changed_images(evaluate, discs, tmp_path):
+    out, data = tmp_path / "out", shutil.copytree(discs, tmp_path / "data")
+    evaluate("-o", out, "--method", "source", data=data)
+    mask = min((data / "west" / "masks").iterdir())
+    mask.write_bytes(max((data / "west" / "masks").iterdir()).read_bytes())
+    with pytest.raises(UserError, match="other images or masks of west"):
+        evaluate("-o", out, "--method", "norm", data=data)
+    evaluate("-o", out, "--method", "norm", data=data, site="south")
 
 
 def test_views_stand_beside_the_plain_answers_in_one_folder(evaluate, tmp_path):

@@ -76,6 +76,18 @@ def test_all_problems_are_found_at_once(make_site, fundus: Benchmark):
     ]
 
 
+def test_a_label_that_no_mask_of_a_site_shows_is_a_problem(make_site, fundus: Benchmark):
+    root = make_site("a", 3)
+    for path in (root / "a/masks").iterdir():
+        mask = np.array(Image.open(path))
+        Image.fromarray(np.where(mask == 0, 128, mask).astype(np.uint8)).save(path)
+    (site,) = check_benchmark(root, fundus).sites
+    assert [problem for problem in site.problems if "no mask of a shows cup" in problem] == list(
+        site.problems
+    )
+    assert len(site.problems) == 1
+
+
 def test_one_image_in_two_sites_is_a_problem_of_the_second(make_site, fundus: Benchmark):
     root = make_site("a", 3)
     make_site("b", 3, side=40)

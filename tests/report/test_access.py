@@ -143,6 +143,23 @@ def test_a_seed_that_is_missing_at_a_hard_target_moves_no_rank(run, place):
     assert [row[0].text for row in dice.rows if row[-2].best] == ["norm + flips"]
 
 
+def test_the_gain_is_the_mean_over_seeds_that_scored_different_images(run, place):
+    """Seed 1 scores image "a" alone at one target, where `norm` gains 20 more; both seeds have the same weight."""
+    plan = read_run(run)
+    target = min(job.targets[0].name for job in plan.jobs.values() if isinstance(job, Scoring))
+    for entry in plan.entries:
+        job = plan.jobs[entry.job]
+        if isinstance(job, Scoring) and job.targets[0].name == target and entry.label in ("source", "norm"):
+            gain = 0.25 if entry.label == "norm" else 0.0
+            rows = [(target, target, "a", "disc", "dice", 0.5 + (gain if job.seed else gain / 5))]
+            rows += [] if job.seed else [(target, target, "b", "disc", "dice", 0.5 + gain / 5)]
+            write_rows(place.record(entry.job), ABOUT | {"key": entry.job, "images": len(rows)}, rows)
+    dice, against = report_tables(read_table(run))[0], report_tables(read_table(run))[-1]
+    means = {method: float(text.split()[0]) for method, text in column(dice, "mean").items()}
+    assert means["norm"] - means["source"] == pytest.approx(8.5, abs=0.1)
+    assert column(against, "Δ Dice")["norm"] == "+8.50"
+
+
 def a_job(method, **options):
     return Scoring("t", method, options, {}, (), {}, "online", 4, 0)
 

@@ -115,7 +115,10 @@ def checked(method: str, name: str, value: Any) -> Any:
     elif hint is float and type(value) is int:
         value = float(value)
     elif isinstance(hint, type) and type(value) is not hint:
-        raise UserError(f"{what} must be of type {hint.__name__}, such as {options[name]!r}, not {value!r}")
+        yaml = "; write 1e-3 as 1.0e-3 or 0.001" if hint is float and isinstance(value, str) else ""
+        raise UserError(
+            f"{what} must be of type {hint.__name__}, such as {options[name]!r}, not {value!r}{yaml}"
+        )
     bounds = _range(method, name)
     if bounds is not None and value not in bounds:
         raise UserError(f"{what} must be {bounds}, not {value!r}")

@@ -7,10 +7,8 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
-    StrictBool,
     StrictInt,
     StrictStr,
     ValidationError,
@@ -18,26 +16,24 @@ from pydantic import (
     model_validator,
 )
 
+from ttdg.bench.config_fields import (
+    LearnRule,
+    Names,
+    NonEmpty,
+    OrderName,
+    Positive,
+    ProtocolName,
+    Scalar,
+    Seeds,
+    SomeStatistics,
+    SomeViews,
+    StreamName,
+    Unique,
+    WithGate,
+)
 from ttdg.bench.protocols import ON_TRAINED_SITES
 from ttdg.errors import UserError, suggestion
 from ttdg.fields import not_finite
-
-ProtocolName = Literal[
-    "leave-one-out", "single-to-each", "single-to-mixture", "fixed-source", "ceiling", "home"
-]
-StreamName = Literal["online", "episodic", "continual", "offline", "folder"]
-LearnRule = Literal["all", "one-per-patient", "one-per-scene"]
-OrderName = Literal["site", "volume", "shuffled-volume"]
-ViewsName = Literal["plain", "flips", "scales"]
-StatisticsName = Literal["own", "eval", "mix", "batch"]
-Names = list[StrictStr]
-Positive = Annotated[StrictInt, Field(ge=1)]
-NonEmpty = {"min_length": 1}
-Scalar = StrictStr | bool | int | float
-OneOrMore = BeforeValidator(lambda given: [given] if isinstance(given, str | bool) else given)
-SomeViews = Annotated[list[ViewsName], Field(**NonEmpty), OneOrMore]  # type: ignore[arg-type]
-SomeStatistics = Annotated[list[StatisticsName], Field(**NonEmpty), OneOrMore]  # type: ignore[arg-type]
-WithGate = Annotated[list[StrictBool], Field(**NonEmpty), OneOrMore]  # type: ignore[arg-type]
 
 
 class _Strict(BaseModel):
@@ -109,15 +105,15 @@ class Experiment(_Strict):
     cases: Literal["all", "held-out"] = "all"
     limit: Positive | None = None  # number of images per target, taken from the start of the stream
     methods: Literal["all", "continual"] | Annotated[list[StrictStr | MethodEntry], Field(**NonEmpty)] = "all"  # type: ignore[arg-type]
-    streams: Annotated[list[StreamName], Field(**NonEmpty)] = ["online"]  # type: ignore[arg-type]
-    batches: Annotated[list[Positive], Field(**NonEmpty)] = [4]  # type: ignore[arg-type]
+    streams: Annotated[list[StreamName], Field(**NonEmpty), Unique] = ["online"]  # type: ignore[arg-type]
+    batches: Annotated[list[Positive], Field(**NonEmpty), Unique] = [4]  # type: ignore[arg-type]
     views: SomeViews = ["plain"]  # a row of every method for each of them
     statistics: SomeStatistics = ["own"]  # a row for each, of the methods that allow it
     gate: WithGate = [
         False
     ]  # a row without and with the gate, of the methods that do not judge their own answers
     learn: LearnRule = "all"  # images from which the folder stream learns; all images are answered
-    seeds: list[StrictInt] | None = None
+    seeds: Seeds | None = None
     tuned: bool = False  # rows without options get options chosen by `tune`, for each split of sites
     shuffle: bool = True  # shuffle images by the seed: neighbouring frames of video sites are near-duplicates
     order: OrderName = (
@@ -134,6 +130,15 @@ class Experiment(_Strict):
             raise ValueError(
                 f"{self.name!r} has `learn: {self.learn}`, but only the stream folder learns before it answers; add "
                 "`streams: [folder]`"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_tuned_rows_are_in_a_tuned_experiment(self) -> "Experiment":
+        entries = [entry for entry in self.methods if isinstance(entry, MethodEntry)]
+        if not self.tuned and (entry := next((entry for entry in entries if entry.tuned), None)):
+            raise ValueError(
+                f"{entry.method!r} has `tuned: true`, but its experiment {self.name!r} has not; add `tuned: true` there"
             )
         return self
 
@@ -155,7 +160,7 @@ class Config(_Strict):
     benchmark: StrictStr | None = None
     size: Annotated[StrictInt, Field(ge=32)] | None = None
     sites: Names = []
-    seeds: Annotated[list[StrictInt], Field(**NonEmpty)] = [0]  # type: ignore[arg-type]
+    seeds: Seeds = [0]
     recipe: dict[StrictStr, Any] = {}
     parts: dict[StrictStr, dict[StrictStr, Any]] = {}
     tune: Tune | None = None

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ttdg.adaptation import METHODS
-from ttdg.bench.config import Config, Experiment, StreamName
+from ttdg.bench.config import Config, Experiment
+from ttdg.bench.config_fields import StreamName
 from ttdg.bench.jobs import KINDS, Fitting, Job, Scoring, Training, Tuning, key_of, kind_of
 from ttdg.bench.protocols import Target, Transfer, transfers
 from ttdg.bench.rows import method_variants

@@ -11,9 +11,9 @@ from pathlib import Path
 from ttdg.bench.config import Config, Synthetic, read_config
 from ttdg.bench.folder import RunFolder
 from ttdg.bench.other_runs.reuse import reuse_records
-from ttdg.bench.plan import plan_jobs
+from ttdg.bench.plan import JobPlan, plan_jobs
 from ttdg.bench.request import PreparedRun, RunRequest
-from ttdg.bench.run_file import RunPlan, read_run, write_run
+from ttdg.bench.run_file import DamagedRun, RunPlan, is_baseline, read_run, write_run
 from ttdg.bench.selection import select_jobs
 from ttdg.checkpoints import versions
 from ttdg.data import find_benchmark_folder, find_sites, load_benchmark, summarise_data
@@ -32,13 +32,14 @@ def prepare_run(request: RunRequest) -> PreparedRun:
     out = request.out.resolve()
     config = _select(config, _with_earlier(config, request.only, out))
     root = _data_folder(config, request, out)
-    benchmark = load_benchmark(config.benchmark, root)
+    benchmark = load_benchmark(_beside(request.config, config.benchmark), root)
     if config.size is not None:
         benchmark = replace(benchmark, size=config.size)
     data = summarise_data(benchmark, find_sites(root, config.sites or None))
     device = resolve_device(request.device)
     run_versions = versions()
     planned = plan_jobs(config, data)
+    _check_baseline(config, planned)
     wanted = planned if requested == config else plan_jobs(requested, data)
     jobs = select_jobs(wanted.jobs, wanted.entries, request.piece, config.baseline)
     gpus = _count_gpus(device)
@@ -56,11 +57,27 @@ def prepare_run(request: RunRequest) -> PreparedRun:
     return PreparedRun(run, jobs, folder, workers, gpus)
 
 
+def _check_baseline(config: Config, planned: JobPlan) -> None:
+    """Raise a UserError if no row of an experiment is the baseline, because its tables would have no gains."""
+    for experiment in config.experiments:
+        labels = dict.fromkeys(
+            entry.label for entry in planned.entries if entry.experiment == experiment.name
+        )
+        if not any(is_baseline(label, config.baseline) for label in labels):
+            raise UserError(
+                f"{experiment.name!r} has no row of the baseline {config.baseline!r}"
+                f"{suggestion(config.baseline, labels)}; add it to `methods`, or name another row as `baseline`"
+            )
+
+
 def _with_earlier(config: Config, names: Sequence[str], out: Path) -> tuple[str, ...]:
     """Return the named experiments and those an earlier call planned in this folder; empty means all."""
     if not names or not (out / "run.json").exists():
         return tuple(names)
-    earlier = {entry.experiment for entry in read_run(out).entries}
+    try:
+        earlier = {entry.experiment for entry in read_run(out).entries}
+    except DamagedRun:
+        return tuple(names)
     return tuple(e.name for e in config.experiments if e.name in earlier.union(names))
 
 
@@ -79,6 +96,12 @@ def _data_folder(config: Config, request: RunRequest, out: Path) -> Path:
         return _draw_data(config.synthetic, out)
     named = request.data or (request.config.parent / config.data if config.data else None)
     return find_benchmark_folder(named, config.benchmark or config.name).resolve()
+
+
+def _beside(config: Path, benchmark: str | None) -> str | None:
+    """The benchmark of a yaml file: a name, or the path of a file, relative to the yaml file or to this folder."""
+    beside = config.parent / (benchmark or "")
+    return str(beside) if benchmark and beside.is_file() else benchmark
 
 
 def _draw_data(synthetic: Synthetic, out: Path) -> Path:

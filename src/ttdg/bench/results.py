@@ -68,6 +68,11 @@ def import_polars() -> Any:
     return polars
 
 
+def has_records(folder: Path) -> bool:
+    """True if a run has at least one record; false while it still trains its models."""
+    return (folder / PACKED_FILE).is_file() or any((folder / "records").glob(f"*{SUFFIX}"))
+
+
 def read_table(folder: Path) -> RunTable:
     """Read a run's folder or a packed run; a damaged or incomplete record raises a UserError that names it."""
     run = read_run(folder)

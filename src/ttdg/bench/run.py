@@ -6,10 +6,11 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ttdg.bench.executors import Executor, ExecutorOptions, make_executor
+from ttdg.bench.executors import Executor, ExecutorOptions, check_executor, make_executor
 from ttdg.bench.folder import RunFolder, exclusive_lock
 from ttdg.bench.jobs import KINDS, Job, Scoring, kind_of, required_jobs, to_dict, with_required, without_views
 from ttdg.bench.record_check import record_fault
@@ -64,6 +65,7 @@ def run_benchmark(
         minutes: Time after which running jobs are terminated; a later call continues.
     """
     jobs_until({}, until)  # report a wrong name before anything is planned
+    check_executor(executor)
     end = time.monotonic() + 60 * minutes
     request.out.mkdir(parents=True, exist_ok=True)
     with exclusive_lock(request.out / ".lock", wait=False):
@@ -95,11 +97,12 @@ def jobs_until(jobs: Mapping[str, Job], last: str) -> dict[str, Job]:
 def prepare_in_subprocess(request: RunRequest) -> PreparedRun:
     """Prepare a run in a separate process, so that this process does not import torch."""
     from ttdg.bench.config import read_config
-    from ttdg.bench.run_file import read_run
+    from ttdg.bench.run_file import DamagedRun, read_run
 
     read_config(request.config)  # report a mistake in the file before a process starts
     if (request.out / "run.json").exists():
-        read_run(request.out)  # report another record format before a file is changed
+        with suppress(DamagedRun):  # the plan is written again
+            read_run(request.out)  # report another record format before a file is changed
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_prepare, request).result()
 

@@ -39,6 +39,11 @@ class RunPlan:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
+def is_baseline(label: str, baseline: str) -> bool:
+    """True if a row has the name of the baseline, with or without the settings of a grid."""
+    return label == baseline or label.startswith(f"{baseline} [")
+
+
 def write_run(folder: Path, run: RunPlan) -> None:
     """Write `run.json` atomically."""
     fields = {
@@ -47,6 +52,10 @@ def write_run(folder: Path, run: RunPlan) -> None:
     jobs = {key: to_dict(job) for key, job in run.jobs.items()}
     text = {"format": FORMAT, **fields, "entries": [asdict(e) for e in run.entries], "jobs": jobs}
     write_text(folder / "run.json", json.dumps(text) + "\n")
+
+
+class DamagedRun(UserError):
+    """`run.json` is of this format, but cannot be read."""
 
 
 def read_run(folder: Path) -> RunPlan:
@@ -69,7 +78,7 @@ def read_run(folder: Path) -> RunPlan:
                 raise ValueError(f"{wrong} of another kind")
             return run
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
-        raise UserError(
+        raise DamagedRun(
             f"{path} cannot be read ({error!r:.120}); run the same benchmark into this folder again: "
             "the records are kept"
         ) from None

@@ -16,6 +16,7 @@ from ttdg.checkpoints import Model, load, load_parts, read_card
 from ttdg.data import Benchmark, complete_volumes
 from ttdg.data.image_cache import ImageOrder, learning_images, ordered_images, target_batches
 from ttdg.data.volumes.grouping import Order, batched
+from ttdg.errors import UserError
 from ttdg.evaluation.streams import Answer, TargetStream, answers
 from ttdg.evaluation.tuned_options import chosen
 from ttdg.safety.policy import GatePolicy
@@ -92,10 +93,15 @@ def open_scoring(job: Scoring, folder: RunFolder) -> OpenScoring:
 def open_model(training: str, fittings: Mapping[str, str], folder: RunFolder) -> Model:
     """Load the source model with the parts that a job's method needs."""
     path = folder.model(training)
-    key = (path, folder.device, read_card(path).sha256)
-    if key not in _last_model:
-        _last_model.clear()
-        _last_model[key] = load(path, folder.device)
+    try:
+        key = (path, folder.device, read_card(path).sha256)
+        if key not in _last_model:
+            _last_model.clear()
+            _last_model[key] = load(path, folder.device)
+    except UserError as error:
+        raise UserError(
+            f"{error}; or remove {path} and give the same command again, which trains it again"
+        ) from None
     model = _last_model[key]
     fitted = {
         name: load_parts(folder.part(fitting), model.card.sha256)[name] for name, fitting in fittings.items()

@@ -107,6 +107,7 @@ def evaluate_command(
     from ttdg.checkpoints import load
     from ttdg.cli.progress import progress_bar
     from ttdg.data import ORDERS
+    from ttdg.data.fingerprints import fingerprint
     from ttdg.evaluation.site import Setting, evaluate_site
     from ttdg.evaluation.tuned_options import choices_for
     from ttdg.report.terminal import scores_table, summarise
@@ -129,14 +130,12 @@ def evaluate_command(
     options = {
         each: all_options(each, searched[each].options if each in searched else {}, given) for each in methods
     }
+    prints: dict[str, str] = {}
     if out is not None:
-        _check_folder(
-            out,
-            loaded.card.sha256,
-            options,
-            {"cases": cases, "shuffled": shuffle >= 0, "order": order},
-        )
-    for note in evaluation_notes(methods, wanted, loaded.card.sources, searched, given, batch):
+        prints = {name: fingerprint(chosen.cases) for name, chosen in wanted.items()}
+        images = {"cases": cases, "shuffled": shuffle >= 0, "order": order}
+        _check_folder(out, loaded.card.sha256, options, images, prints)
+    for note in evaluation_notes(methods, wanted, loaded.card.sources, searched, given, batch, stream):
         typer.echo(note, err=True)
     for each in methods:
         missing = tuned is not None and each not in searched and bool(options[each])
@@ -157,18 +156,23 @@ def evaluate_command(
                 )  # fmt: skip
             evaluations.append(result)
             if out is not None:
-                _save(out, result)
+                _save(out, result, prints[name])
     if out is not None:
         _write_overview(out, loaded.card.sha256, tuned)
     Console().print(scores_table(summarise(evaluations), f"{stream}, batch {batch}; means over every image"))
 
 
 def _check_folder(
-    out: Path, model: str, options: Mapping[str, Mapping[str, Any]], images: Mapping[str, Any]
+    out: Path,
+    model: str,
+    options: Mapping[str, Mapping[str, Any]],
+    images: Mapping[str, Any],
+    prints: Mapping[str, str],
 ) -> None:
     """Refuse a folder whose evaluations cannot stand in one table with these, before anything runs.
 
     A folder holds evaluations of one model, on one choice and order of images, with one set of options per method.
+    `prints` holds the fingerprints of the sites that are scored.
     """
     from ttdg.evaluation.records import read_about
 
@@ -180,6 +184,8 @@ def _check_folder(
             other = "another model"
         elif {name: {"order": "site", **about}.get(name) for name in images} != images:
             other = "another choice or order of images"
+        elif about.get("data") not in (None, prints.get(about["site"], about["data"])):
+            other = f"other images or masks of {about['site']}"
         elif about["options"] != options.get(about["method"], about["options"]):
             other = f"{about['method']} with other options"
         if other:
@@ -193,13 +199,13 @@ def _records(out: Path) -> list[Path]:
     return sorted(path for path in out.glob(f"records/*{SUFFIX}") if not path.name.startswith("."))
 
 
-def _save(out: Path, result: "Evaluation") -> None:
-    """Write the record of one site and method, in the format of `ttdg bench`."""
+def _save(out: Path, result: "Evaluation", data: str) -> None:
+    """Write the record of one site and method, in the format of `ttdg bench`; `data` is the site's fingerprint."""
     from ttdg.evaluation.records import SUFFIX, label_of, write_rows
 
     about = {**result.about, "method": label_of(result.about)}
     name = ".".join(str(about[field]) for field in ("site", "method", "stream", "batch", "seed"))
-    write_rows(out / "records" / f"{name}{SUFFIX}", result.about, result.rows)
+    write_rows(out / "records" / f"{name}{SUFFIX}", {**result.about, "data": data}, result.rows)
 
 
 def _write_overview(out: Path, model: str, tuned: Path | None) -> None:

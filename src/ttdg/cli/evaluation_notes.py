@@ -14,6 +14,7 @@ def evaluation_notes(
     searched: "Mapping[str, Choice]",
     given: Mapping[str, Any],
     batch: int,
+    stream: str,
 ) -> list[str]:
     """Return all notes about an evaluation.
 
@@ -24,10 +25,12 @@ def evaluation_notes(
         searched: Tuned options of the methods that have some.
         given: Options given by hand.
         batch: Batch size.
+        stream: Stream of the evaluation.
     """
     notes = (
         trained_at_note(sites, sources),
         tuned_batch_note(searched, given, batch),
+        tuned_stream_note(searched, given, stream),
         single_image_note(methods, batch),
     )
     return [note for note in notes if note]
@@ -54,6 +57,23 @@ def single_image_note(methods: Iterable[str], batch: int) -> str | None:
 
 def tuned_batch_note(searched: "Mapping[str, Choice]", given: Mapping[str, Any], batch: int) -> str | None:
     """Return a note that names methods tuned at another batch size; options given by hand do not count."""
-    sizes = {name: choice.batch for name, choice in searched.items() if choice.options.keys() - given.keys()}
+    sizes = {name: choice.batch for name, choice in _in_use(searched, given).items()}
     others = [f"{name} (batch {size})" for name, size in sizes.items() if size not in (batch, None)]
     return f"run here at batch {batch}, tuned at another: {', '.join(others)}" if others else None
+
+
+def tuned_stream_note(searched: "Mapping[str, Choice]", given: Mapping[str, Any], stream: str) -> str | None:
+    """Return a note that names methods tuned on another stream, on which they may answer otherwise."""
+    from ttdg.adaptation import METHODS
+
+    used = _in_use(searched, given)
+    others = [
+        f"{name} ({choice.stream})"
+        for name, choice in used.items()
+        if METHODS[name].memory and choice.stream != stream
+    ]
+    return f"run here on the stream {stream}, tuned on another: {', '.join(others)}" if others else None
+
+
+def _in_use(searched: "Mapping[str, Choice]", given: Mapping[str, Any]) -> "Mapping[str, Choice]":
+    return {name: choice for name, choice in searched.items() if choice.options.keys() - given.keys()}

@@ -7,7 +7,6 @@ import typer
 
 from ttdg.cli.options import (
     BenchmarkOption,
-    DataOption,
     DeviceOption,
     check_methods,
     choose_device,
@@ -31,6 +30,10 @@ app = typer.Typer(
 OutOption = Annotated[
     Path, typer.Option("--out", "-o", help="Folder for the figure and drawn images.", callback=output_folder)
 ]
+FigureData = Annotated[
+    Path | None,
+    typer.Option("--data", "-d", help="Benchmark folder; default: hospitals are drawn.", show_default=False),
+]
 ModelChoice = Annotated[str, typer.Option("--model", "-m", help="Checkpoint folder, or [bold]demo[/bold].")]
 SiteOption = Annotated[
     str | None,
@@ -48,7 +51,7 @@ CasesOption = Annotated[int, typer.Option("--cases", min=2, help="Images of each
 def segmentation_command(
     out: OutOption,
     model: ModelChoice = "demo",
-    data: DataOption = None,
+    data: FigureData = None,
     benchmark: BenchmarkOption = None,
     site: SiteOption = None,
     methods: MethodsOption = None,
@@ -71,7 +74,7 @@ def segmentation_command(
 def grad_cam_command(
     out: OutOption,
     model: ModelChoice = "demo",
-    data: DataOption = None,
+    data: FigureData = None,
     benchmark: BenchmarkOption = None,
     site: SiteOption = None,
     methods: MethodsOption = None,
@@ -94,7 +97,7 @@ def grad_cam_command(
 def matching_command(
     out: OutOption,
     model: ModelChoice = "demo",
-    data: DataOption = None,
+    data: FigureData = None,
     benchmark: BenchmarkOption = None,
     names: Annotated[
         list[str] | None,
@@ -130,7 +133,7 @@ def class_matrix_command(
             show_default=False,
         ),
     ] = None,
-    data: DataOption = None,
+    data: FigureData = None,
     benchmark: BenchmarkOption = None,
     site: SiteOption = None,
     images: ImagesOption = 4,
@@ -161,6 +164,7 @@ def class_matrix_command(
     if models:
         described, sites = open_data(data, benchmark)
         found = {name: load(path, place) for name, path in zip(WITH_W, models, strict=True)}
+        _check_class_matrices(found)
     else:
         from dataclasses import replace
 
@@ -179,6 +183,18 @@ def class_matrix_command(
     path, dice = draw_class_matrix(out / "class-matrix.png", found, target_site, described, images)
     scores = ", ".join(f"{name} {100 * value:.1f}" for name, value in dice.items())
     typer.echo(f"{path}: mean Dice at {target_site.name}: {scores}")
+
+
+def _check_class_matrices(models: "dict[str, Model]") -> None:
+    """Refuse models that Algorithm 1 has not trained, and a pair that is not one with W and one without."""
+    for (name, model), used in zip(models.items(), (True, False), strict=True):
+        loss, matrix = (model.card.recipe.get(field) for field in ("universe_loss", "class_matrix"))
+        if loss != "literal" or (matrix != "none") is not used:
+            wanted = "printed or masked" if used else "none"
+            raise UserError(
+                f"the model {name!r} was trained with --universe-loss {loss or 'repaired'} --class-matrix "
+                f"{matrix or 'printed'}; it needs literal and {wanted}"
+            )
 
 
 def _opened(

@@ -121,6 +121,12 @@ def _check_site(folder: Path, benchmark: Benchmark, workers: int | None) -> Site
         if check.size is not None:
             sizes[check.size] += 1
         pixels += check.pixels
+    if benchmark.task == "segmentation" and pixels.any():
+        problems += [
+            f"no mask of {site.name} shows {label}; compare the grey values of its masks with those of the benchmark"
+            for label, count in zip(benchmark.labels, pixels.tolist(), strict=True)
+            if not count
+        ]
     train, held_out = split(site.cases)
     return SiteCheck(
         name=site.name,

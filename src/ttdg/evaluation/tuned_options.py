@@ -204,8 +204,9 @@ def read_choices(path: Path) -> list[Choice]:
         AttributeError,
         ArithmeticError,
     ) as error:
+        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise UserError(
-            f"{path} is not a file of tuned options ({error!r}); tune the methods again, or correct the path"
+            f"{path} is not a file of tuned options ({why}); tune the methods again, or correct the path"
         ) from None
 
 

@@ -101,7 +101,8 @@ def _differences(images: "pl.DataFrame", other: str) -> dict[str, list[TransferD
 
 
 def _means(transfers: Sequence[TransferDifferences]) -> st.Values:
-    return np.array([transfer.differences.mean() for transfer in transfers])
+    """The gain at each transfer: the mean over seeds, as in the tables of scores, and images of each seed."""
+    return np.array([transfer.seed_means.mean() for transfer in transfers])
 
 
 def _image_values(transfers: Sequence[TransferDifferences]) -> st.Values:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ttdg.bench.jobs import Training
-from ttdg.bench.results import RunTable, read_table
+from ttdg.bench.results import RunTable, has_records, read_table
 from ttdg.bench.verification.outcome import verification_state
 from ttdg.errors import UserError
 from ttdg.evaluation.records import PRIMARY
@@ -60,7 +60,7 @@ class Leaderboard:
 
 def write_leaderboard(folders: Sequence[Path], out: Path) -> list[Path]:
     """Write `leaderboard.md` and `leaderboard.html` for all runs below these folders, largest gain first."""
-    runs = [folder for root in folders for folder in _runs(root)]
+    runs = [folder for root in folders for folder in _runs(root) if has_records(folder)]
     if not runs:
         raise UserError(
             f"no records under {', '.join(map(str, folders))}; pack the records of a run into such a folder first"

@@ -120,6 +120,8 @@ def test_the_commands_draw_from_a_model_and_a_folder(disc_model, discs, tmp_path
     assert "did you mean 'west'" in str(wrong.exception)
     one = CliRunner().invoke(app, ["figure", "class-matrix", *common])
     assert "--model twice" in str(one.exception)
+    same = CliRunner().invoke(app, ["figure", "class-matrix", *common, *common[:2]])
+    assert "the model 'with W' was trained with --universe-loss repaired" in str(same.exception)
 
 
 @pytest.mark.slow

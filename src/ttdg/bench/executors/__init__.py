@@ -105,6 +105,11 @@ EXECUTORS: Mapping[str, Callable[[Work, ExecutorOptions], Executor]] = {
 
 def make_executor(name: str, work: Work, options: ExecutorOptions) -> Executor:
     """Build the executor of this name: local, slurm or ray."""
+    check_executor(name)
+    return EXECUTORS[name](work, options)
+
+
+def check_executor(name: str) -> None:
+    """Raise a UserError if there is no executor of this name."""
     if name not in EXECUTORS:
         raise UserError(f"unknown executor {name!r}{suggestion(name, EXECUTORS)}")
-    return EXECUTORS[name](work, options)

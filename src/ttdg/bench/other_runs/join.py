@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ttdg.bench.jobs import Job, Scoring
 from ttdg.bench.results import RunTable, import_polars
-from ttdg.bench.run_file import RunPlan, TableEntry
+from ttdg.bench.run_file import RunPlan, TableEntry, is_baseline
 from ttdg.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,8 +35,9 @@ def join_tables(tables: Sequence[RunTable]) -> JoinedRuns:
     """Join runs of the same name; entries without a record are left out.
 
     Raises:
-        UserError: If a run has another name, baseline or limit of harm, or rows of other source models than the
-            baseline that counts: gains over the baseline would compare two models.
+        UserError: If a run has another name, baseline or limit of harm, or rows of other source models or of other
+            images than the baseline that counts: gains over the baseline would compare two models, or two sets of
+            images.
     """
     first = tables[0].run
     entries: dict[Hashable, TableEntry] = {}
@@ -54,10 +55,11 @@ def join_tables(tables: Sequence[RunTable]) -> JoinedRuns:
     for table in tables:
         jobs |= {key: job for key, job in table.run.jobs.items() if key not in jobs}
     run = replace(first, jobs=jobs, entries=tuple(entries.values()))
-    if (other := _without_baseline(run)) is not None:
+    if (found := _without_baseline(run)) is not None:
+        other, what = found
         raise UserError(
             f"{tables[owners[other.job]].folder}: the row {other.label!r} of {other.experiment!r} was scored with "
-            "another source model than its baseline; join records of the same source models"
+            f"{what} than its baseline; join records of the same source models and images"
         )
     about = {job: tables[number].about[job] for job, number in owners.items()}
     taken = tuple(list(owners.values()).count(number) for number in range(len(tables)))
@@ -69,21 +71,39 @@ def _place(entry: TableEntry, table: RunTable) -> Hashable:
     return entry.experiment, entry.label, entry.sources, job.targets, job.stream, job.batch, job.seed
 
 
-def _without_baseline(run: RunPlan) -> TableEntry | None:
-    """Return an entry whose source model has no row of the baseline, although another model of its table has one."""
+def _without_baseline(run: RunPlan) -> tuple[TableEntry, str] | None:
+    """Return an entry that no row of the baseline can be compared with, and what differs from that row.
+
+    Entries of a table without the baseline are passed over.
+    """
     models: dict[Hashable, set[str]] = {}
+    images: dict[Hashable, set[Hashable]] = {}
     for entry in run.entries:
-        if entry.label == run.baseline or entry.label.startswith(f"{run.baseline} ["):
+        if is_baseline(entry.label, run.baseline):
             models.setdefault(_group(entry, run), set()).add(_scoring(entry, run).training)
+            images.setdefault(_stream(entry, run), set()).add(_images(entry, run))
     for entry in run.entries:
         known = models.get(_group(entry, run))
         if known is not None and _scoring(entry, run).training not in known:
-            return entry
+            return entry, "another source model"
+        if _images(entry, run) not in images.get(_stream(entry, run), {_images(entry, run)}):
+            return entry, "other images (their files, `limit`, `cases`, `shuffle` or `order`)"
     return None
 
 
 def _group(entry: TableEntry, run: RunPlan) -> Hashable:
     return entry.experiment, entry.sources, _scoring(entry, run).seed
+
+
+def _stream(entry: TableEntry, run: RunPlan) -> Hashable:
+    job = _scoring(entry, run)
+    return *_group(entry, run), job.targets, job.stream, job.batch  # type: ignore[misc]
+
+
+def _images(entry: TableEntry, run: RunPlan) -> Hashable:
+    """What decides which images a scoring answers, and in which order."""
+    job = _scoring(entry, run)
+    return tuple(sorted(job.sites.items())), job.limit, job.cases, job.shuffle, job.order
 
 
 def _scoring(entry: TableEntry, run: RunPlan) -> Scoring:

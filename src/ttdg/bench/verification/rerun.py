@@ -7,7 +7,7 @@ import json
 import math
 import random
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from ttdg.bench.verification.outcome import (
     write_verification,
 )
 from ttdg.checkpoints import versions
+from ttdg.data import find_sites
+from ttdg.data.fingerprints import fingerprint
 from ttdg.data.lookup import find_benchmark_folder
 from ttdg.errors import UserError
 from ttdg.evaluation.records import COLUMNS, PERCENT
@@ -68,6 +70,7 @@ def verify_run(
     sample = _sample_rows(table, rows, seed)
     _check_keys(table, sample, folder)
     _check_searches(table, folder)
+    _check_data(table, sample, root)
     differences: list[float] = []
     exact, retrained, other_code = True, 0, False
     marks, digests = verified_records(folder, table), record_digests(table, sample)
@@ -161,6 +164,24 @@ def _check_keys(table: RunTable, keys: Mapping[str, object], folder: Path) -> No
         for name in (key, *required_jobs(table.run.jobs[key])):
             if name not in table.run.jobs or key_of(table.run.jobs[name]) != name:
                 raise UserError(f"job {name} of {folder} does not match its key: run.json was changed")
+
+
+def _check_data(table: RunTable, keys: Iterable[str], root: Path) -> None:
+    """Raise a UserError if the images or masks of the sample, or of its models, are not those of the records."""
+    expected: dict[str, str] = {}
+    for key in keys:
+        job = table.run.jobs[key]
+        assert isinstance(job, Scoring)
+        training = table.run.jobs[job.training]
+        assert isinstance(training, Training)
+        expected |= {**job.sites, **training.sources}
+    sites = find_sites(root, sorted(expected))
+    changed = [name for name, site in sites.items() if fingerprint(site.cases) != expected[name]]
+    if changed:
+        raise UserError(
+            f"the images or masks of {', '.join(changed)} in {root} are not those of the records; name the data folder "
+            "with which they were made"
+        )
 
 
 def _check_searches(table: RunTable, folder: Path) -> None:

@@ -1,5 +1,7 @@
 """The commands `ttdg prior`: `inspect`, and `carry`, whose code is in `ttdg.cli.models.carried`."""
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -108,14 +110,22 @@ def inspect_command(
             "model": loaded.card.sha256,
             "sources": list(loaded.card.sources),
             "images": len(image_nodes.sites),
-            "findings": findings,
-            "purity": by_site,
+            "findings": {name: _finite(measures) for name, measures in findings.items()},
+            "purity": _finite(by_site),
         }
-        write_text(out / "prior.json", json.dumps(values, indent=2) + "\n")
+        write_text(out / "prior.json", json.dumps(values, indent=2, allow_nan=False) + "\n")
         classes = inspection.class_of_tissue(fitted, image_nodes.nodes.labels)
         points = inspection.match_ignoring_labels(fitted, image_nodes.nodes)
         path = atlas.draw_atlas(out / "prior.png", image_nodes, points, classes - 1, len(fitted.universe))
         typer.echo(f"{path} and {out / 'prior.json'} written")
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON knows no NaN: a value that is not defined, as for a single image, becomes null."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in values.items()
+    }
 
 
 def literal_findings(prior: "LiteralPrior", nodes: "Nodes") -> str:
