@@ -34,6 +34,7 @@ from ttdg.data import (
     to_batch,
 )
 from ttdg.data.threads import available_cores
+from ttdg.networks import NetworkSpec, Segmenter
 
 
 def main() -> None:
@@ -93,12 +94,10 @@ def random_batches(arrays: Arrays, size: int, how: Normalisation | None = None) 
 
 def network_rates(size: int) -> dict[str, float]:
     """Return images per second of a ResNet-50 U-Net in prediction and training; bfloat16 on a GPU."""
-    from monai.networks.nets import FlexibleUNet
-
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     batch = 32 if device == "cuda" else 4
-    network = FlexibleUNet(3, 2, "resnet50", spatial_dims=2).to(device)
+    network = Segmenter(NetworkSpec(labels=2)).to(device)
     images = torch.rand(batch, 3, size, size, device=device)
 
     steps = 20 if device == "cuda" else 1

@@ -3,6 +3,7 @@
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ttdg.networks.encoders import build_encoder
 from ttdg.networks.segmenter import STRIDE, EncoderNetwork, NetworkSpec, Segmenter
 
 
@@ -15,10 +16,8 @@ class Classifier(EncoderNetwork):
     """
 
     def _build(self, spec: NetworkSpec) -> None:
-        from ttdg.networks.encoders import build_encoder
-
-        self.encoder, width = build_encoder(spec.encoder, spec.channels)
-        self.linear = nn.Linear(width, spec.labels)
+        self.encoder = build_encoder(spec.encoder, spec.channels)
+        self.linear = nn.Linear(self.encoder.widths[-1], spec.labels)
 
     @property
     def image_encoder(self) -> nn.Module:

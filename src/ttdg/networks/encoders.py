@@ -1,37 +1,96 @@
-"""Encoders for MONAI's FlexibleUNet, which return five feature maps at strides 2, 4, 8, 16 and 32.
+"""Encoders, which return five feature maps at strides 2, 4, 8, 16 and 32.
 
-MONAI's resnet18 and resnet34 use zero-padded shortcuts, so torchvision weights do not fit them and `torch.export`
-fails. The encoders here use 1×1-convolution shortcuts and the parameter names of torchvision.
+The ResNets (He et al., CVPR 2016) have the parameter names of torchvision, so that its ImageNet weights fit. The stride
+of a bottleneck is in its 3×3 convolution (v1.5); `ttdg.networks.strides` moves it.
+
+The order in which modules are made and initialised decides which random numbers they get. `tests/networks/test_unet.py`
+keeps the values that a seed gives.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
-from monai.networks.blocks import BaseEncoder
-from monai.networks.nets.flexible_unet import FLEXUNET_BACKBONE
-from monai.networks.nets.resnet import ResNet, ResNetBlock, ResNetBottleneck
+from jaxtyping import Float
 from torch import Tensor, nn
 
-RESNETS: dict[str, tuple[Any, list[int], int]] = {
-    "resnet18": (ResNetBlock, [2, 2, 2, 2], 1),
-    "resnet34": (ResNetBlock, [3, 4, 6, 3], 1),
-    "resnet50": (ResNetBottleneck, [3, 4, 6, 3], 4),
-}
 LIGHT = (16, 24, 40, 64, 96)  # channels of the light encoder's maps
-DECODERS = {"light": (64, 40, 24, 16, 16)}  # decoder channels; other encoders use MONAI's default
+WIDTHS = (64, 128, 256, 512)  # width of the convolutions in the four stages of a ResNet
 
 
-class ResNetEncoder2d(ResNet, BaseEncoder):
-    """A ResNet with torchvision's parameter names that returns the feature pyramid."""
+class BasicBlock(nn.Module):
+    """Two 3×3 convolutions, added to the shortcut."""
 
-    def __init__(self, name: str, spatial_dims: int, in_channels: int, pretrained: bool) -> None:
-        block, layers, _ = RESNETS[name]
-        super().__init__(
-            block, layers, [64, 128, 256, 512], spatial_dims, in_channels,
-            conv1_t_stride=2, shortcut_type="B", feed_forward=False, bias_downsample=False,
-        )  # fmt: skip
+    expansion = 1  # channels of the output as a multiple of the width
 
-    def forward(self, images: Tensor) -> list[Tensor]:
+    def __init__(self, inputs: int, width: int, stride: int, shortcut: nn.Module | None) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.act = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.downsample = shortcut
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d y x"]:
+        """The sum of both convolutions and the shortcut, after a ReLU."""
+        out = self.act(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        out += x if self.downsample is None else self.downsample(x)
+        return self.act(out)
+
+
+class Bottleneck(nn.Module):
+    """Convolutions of 1×1, 3×3 and 1×1, added to the shortcut."""
+
+    expansion = 4  # channels of the output as a multiple of the width
+
+    def __init__(self, inputs: int, width: int, stride: int, shortcut: nn.Module | None) -> None:
+        super().__init__()
+        outputs = width * self.expansion
+        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(outputs)
+        self.act = nn.ReLU(inplace=True)
+        self.downsample = shortcut
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d y x"]:
+        """The sum of the three convolutions and the shortcut, after a ReLU."""
+        out = self.act(self.bn1(self.conv1(x)))
+        out = self.act(self.bn2(self.conv2(out)))
+        out = self.bn3(self.conv3(out))
+        out += x if self.downsample is None else self.downsample(x)
+        return self.act(out)
+
+
+class ResNetEncoder(nn.Module):
+    """A ResNet without its classifier.
+
+    `depths` is the number of blocks in each stage. Convolutions are initialised as by He et al. (ICCV 2015), with the
+    fan of their outputs.
+    """
+
+    def __init__(
+        self, block: type[BasicBlock] | type[Bottleneck], depths: Sequence[int], channels: int
+    ) -> None:
+        super().__init__()
+        stem, outputs = WIDTHS[0], [width * block.expansion for width in WIDTHS]
+        self.widths = (stem, *outputs)  # channels of the five maps
+        self.conv1 = nn.Conv2d(channels, stem, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(stem)
+        self.act = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, 1)
+        self.layer1 = _stage(block, stem, WIDTHS[0], depths[0], stride=1)
+        self.layer2 = _stage(block, outputs[0], WIDTHS[1], depths[1], stride=2)
+        self.layer3 = _stage(block, outputs[1], WIDTHS[2], depths[2], stride=2)
+        self.layer4 = _stage(block, outputs[2], WIDTHS[3], depths[3], stride=2)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> list[Tensor]:
         """Five feature maps, from stride 2 to stride 32."""
         features = [self.act(self.bn1(self.conv1(images)))]
         x = self.maxpool(features[0])
@@ -40,38 +99,20 @@ class ResNetEncoder2d(ResNet, BaseEncoder):
             features.append(x)
         return features
 
-    @classmethod
-    def get_encoder_parameters(cls) -> list[dict[str, Any]]:
-        """Constructor arguments of each encoder, as MONAI's registry requires."""
-        return [{"name": name, "spatial_dims": 2, "in_channels": 3, "pretrained": False} for name in RESNETS]
 
-    @classmethod
-    def num_channels_per_output(cls) -> list[tuple[int, ...]]:
-        """Channels of the five maps of each encoder."""
-        return [(64, *(width * e for width in (64, 128, 256, 512))) for _, _, e in RESNETS.values()]
-
-    @classmethod
-    def num_outputs(cls) -> list[int]:
-        """Number of maps of each encoder."""
-        return [5] * len(RESNETS)
-
-    @classmethod
-    def get_encoder_names(cls) -> list[str]:
-        """Names under which MONAI registers the encoders."""
-        return [f"ttdg-{name}" for name in RESNETS]
-
-
-class LightEncoder(nn.Module, BaseEncoder):
+class LightEncoder(nn.Module):
     """Ten 3×3 convolutions with 0.2 M parameters, for the demo and for tests on a CPU."""
 
-    def __init__(self, spatial_dims: int, in_channels: int, pretrained: bool) -> None:
+    widths = LIGHT
+
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        widths = (in_channels, *LIGHT)
         self.stages = nn.ModuleList(
-            nn.Sequential(*conv_norm(a, b, stride=2), *conv_norm(b, b, stride=1)) for a, b in pairwise(widths)
+            nn.Sequential(*_conv_norm(a, b, stride=2), *_conv_norm(b, b, stride=1))
+            for a, b in pairwise((channels, *LIGHT))
         )
 
-    def forward(self, images: Tensor) -> list[Tensor]:
+    def forward(self, images: Float[Tensor, "b c h w"]) -> list[Tensor]:
         """Five feature maps, from stride 2 to stride 32."""
         features, x = [], images
         for stage in self.stages:
@@ -79,43 +120,40 @@ class LightEncoder(nn.Module, BaseEncoder):
             features.append(x)
         return features
 
-    @classmethod
-    def get_encoder_parameters(cls) -> list[dict[str, Any]]:
-        """Constructor arguments of each encoder, as MONAI's registry requires."""
-        return [{"spatial_dims": 2, "in_channels": 3, "pretrained": False}]
 
-    @classmethod
-    def num_channels_per_output(cls) -> list[tuple[int, ...]]:
-        """Channels of the five maps of each encoder."""
-        return [LIGHT]
-
-    @classmethod
-    def num_outputs(cls) -> list[int]:
-        """Number of maps of each encoder."""
-        return [5]
-
-    @classmethod
-    def get_encoder_names(cls) -> list[str]:
-        """Names under which MONAI registers the encoders."""
-        return ["ttdg-light"]
+def build_encoder(name: str, channels: int) -> ResNetEncoder | LightEncoder:
+    """Return the encoder called `name` for images with `channels` channels; its `widths` are those of its maps."""
+    match name:
+        case "light":
+            return LightEncoder(channels)
+        case "resnet18":
+            return ResNetEncoder(BasicBlock, (2, 2, 2, 2), channels)
+        case "resnet34":
+            return ResNetEncoder(BasicBlock, (3, 4, 6, 3), channels)
+        case "resnet50":
+            return ResNetEncoder(Bottleneck, (3, 4, 6, 3), channels)
+    raise ValueError(f"there is no encoder {name!r}")
 
 
-def build_encoder(name: str, channels: int) -> tuple[nn.Module, int]:
-    """Return an encoder for images with `channels` channels, and the number of channels of its deepest map."""
-    kind: Any = ResNetEncoder2d if name in RESNETS else LightEncoder
-    row = kind.get_encoder_names().index(f"ttdg-{name}")
-    settings = {**kind.get_encoder_parameters()[row], "in_channels": channels}
-    return kind(**settings), kind.num_channels_per_output()[row][-1]
+def _stage(
+    block: type[BasicBlock] | type[Bottleneck], inputs: int, width: int, depth: int, stride: int
+) -> nn.Sequential:
+    """The blocks of a stage.
+
+    The first has the stride, and a 1×1 convolution as shortcut if shapes change. The shortcut is made before the block.
+    """
+    outputs = width * block.expansion
+    shortcut = None
+    if stride != 1 or inputs != outputs:
+        shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+    first = block(inputs, width, stride, shortcut)
+    return nn.Sequential(first, *(block(outputs, width, 1, None) for _ in range(1, depth)))
 
 
-def conv_norm(inputs: int, outputs: int, stride: int) -> tuple[nn.Module, ...]:
+def _conv_norm(inputs: int, outputs: int, stride: int) -> tuple[nn.Module, ...]:
     """A 3×3 convolution, BatchNorm and ReLU."""
     return (
         nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
         nn.BatchNorm2d(outputs),
         nn.ReLU(inplace=True),
     )
-
-
-for encoder in (ResNetEncoder2d, LightEncoder):
-    FLEXUNET_BACKBONE.register_class(encoder)

@@ -3,13 +3,13 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from ttdg.errors import UserError, suggestion
 from ttdg.networks.strides import set_strides
+from ttdg.networks.unet import UNet
 
 STRIDE = 32  # stride of the deepest feature map
 ENCODERS = ("light", "resnet18", "resnet34", "resnet50")
@@ -82,15 +82,7 @@ class Segmenter(EncoderNetwork):
     """A U-Net."""
 
     def _build(self, spec: NetworkSpec) -> None:
-        from monai.networks.nets.flexible_unet import FlexibleUNet
-
-        from ttdg.networks.encoders import DECODERS  # registers our encoders with MONAI
-
-        widths = DECODERS.get(spec.encoder, (256, 128, 64, 32, 16))
-        name = f"ttdg-{spec.encoder}"
-        self.unet = FlexibleUNet(spec.channels, spec.labels, name, decoder_channels=widths, is_pad=False)
-        for block in self.unet.decoder.blocks:
-            block.upsample.upsample_non_trainable = _Upsample()
+        self.unet = UNet(spec.encoder, spec.channels, spec.labels)
 
     @property
     def image_encoder(self) -> nn.Module:
@@ -99,28 +91,11 @@ class Segmenter(EncoderNetwork):
 
     def decoded(self, features: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Decoder maps at strides 16, 8, 4, 2 and 1; the last is the input of `head`."""
-        x, maps = features[-1], []
-        skips: list[Tensor | None] = [*features[:-1][::-1], None]
-        for block, skip in zip(self.unet.decoder.blocks, skips, strict=True):
-            x = block(x, skip)
-            maps.append(x)
-        return tuple(maps)
+        return self.unet.decoder(features)
 
     def head(self, decoded: Float[Tensor, "b c h w"]) -> Float[Tensor, "b l h w"]:
         """Logits from the last decoder map."""
         return self.unet.segmentation_head(decoded)
-
-
-class _Upsample(nn.Module):
-    """Nearest-neighbour upsampling by 2 in the precision of its input.
-
-    Autocast would compute it in float32, and then also the concatenation that follows, with the same values at twice
-    the memory traffic.
-    """
-
-    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c y x"]:
-        with torch.autocast(x.device.type, enabled=False):
-            return F.interpolate(x, scale_factor=2.0, mode="nearest")
 
 
 def pad_to_stride(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c y x"]:
