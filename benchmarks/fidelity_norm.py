@@ -19,6 +19,12 @@ from ttdg.adaptation.views import SQUARE_VIEWS
 adapt = partial(adaptation.adapt, activation="softmax")  # the labels of the network exclude each other
 
 
+def source() -> Pairs:
+    network, batches = case()
+    ours, model = adapt(network, "source"), plain_copy(network, tools.source)
+    return ((ours(x), model(x)) for x in batches)
+
+
 def norm() -> Pairs:
     network, batches = case()
     ours, model = adapt(network, "norm"), plain_copy(network, tools.batch)

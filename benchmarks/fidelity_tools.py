@@ -49,11 +49,13 @@ class TinyUNet(nn.Module):
         return self.decode(self.encode(images))
 
 
-def case(dtype: torch.dtype = torch.float64, images: int = 4) -> tuple[nn.Module, list[Tensor]]:
+def case(
+    dtype: torch.dtype = torch.float64, images: int = 4, batches: int = BATCHES
+) -> tuple[nn.Module, list[Tensor]]:
     """A network and a stream of batches."""
     torch.manual_seed(0)
     network = TinyUNet().to(dtype).eval()
-    return network, [torch.randn(images, 3, SIZE, SIZE, dtype=dtype) + 0.5 for _ in range(BATCHES)]
+    return network, [torch.randn(images, 3, SIZE, SIZE, dtype=dtype) + 0.5 for _ in range(batches)]
 
 
 class PlainNorm(nn.Module):

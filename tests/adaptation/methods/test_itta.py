@@ -1,5 +1,6 @@
 """ITTA: mapping nets that start as the identity, MixStyle, and which values change."""
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -90,13 +91,14 @@ def test_an_encoder_with_negative_levels_is_refused(ready):
 
 
 def test_alone_and_without_memory_the_gradient_is_zero(ready):
-    """f_w is not scaled here, so that it does not amplify rounding errors."""
+    """In double precision, and f_w is not scaled, so that it does not amplify rounding errors."""
     source = ready("itta")
+    network = copy.deepcopy(source.network).double()
     plain = ElementWiseNet((source.parts["itta"].settings["width"],), 10).to_part()
     largest = {}
     for count in (1, 3):
-        adapter = type(source)(source.network, {"itta": plain}).adapt("itta", remember=False)
-        x = images(count=3)[-count:]
+        adapter = type(source)(network, {"itta": plain}).adapt("itta", remember=False)
+        x = images(count=3)[-count:].double()
         adapter._create_maps(x)
         adapter.objective(x).backward()
         largest[count] = max(p.grad.abs().max().item() for p in adapter.maps.parameters())

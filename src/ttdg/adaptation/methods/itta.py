@@ -39,8 +39,9 @@ class Itta:
     """The adapter of ITTA.
 
     State: the mapping nets (`maps`), Adam, and the style of the last batch. The nets are applied by forward hooks after
-    every level of the encoder except the first. One call: create the nets at the first batch; `steps` Adam steps on the
-    consistency of the features under two styles; forward pass over the images for the prediction.
+    every level of the encoder except the first; at the level where styles are mixed, the net maps the mixed features.
+    One call: create the nets at the first batch; `steps` Adam steps on the consistency of the features under two
+    styles; forward pass over the images for the prediction.
     """
 
     def __init__(
@@ -69,9 +70,9 @@ class Itta:
         self.maps: nn.ModuleList | None = None
         self.sizes: list[tuple[int, int, int]]
         self.descent: Descent
+        self.styles = MixStyle([producer for producer, _ in levels], seed, remember)  # before the maps
         for number, (producer, _) in enumerate(levels[1:]):
             producer.register_forward_hook(self._hook(number))
-        self.styles = MixStyle([producer for producer, _ in levels], seed, remember)
 
     def _hook(self, number: int) -> Any:
         def hook(module: nn.Module, inputs: Any, x: Tensor) -> Tensor | None:

@@ -122,8 +122,12 @@ class MixStyle:
 
 
 def style_statistics(x: Float[Tensor, "b c h w"]) -> Statistics:
-    """Mean and standard deviation of each channel of each image, detached from the graph."""
-    var, mean = torch.var_mean(x.detach(), (2, 3), correction=0, keepdim=True)
+    """Mean and standard deviation of each channel of each image, detached from the graph.
+
+    The variance is the unbiased one, as in the authors' code of MixStyle; that of a single pixel is 0.
+    """
+    correction = int(x.shape[-2] * x.shape[-1] > 1)
+    var, mean = torch.var_mean(x.detach(), (2, 3), correction=correction, keepdim=True)
     return mean, (var + 1e-6).sqrt()
 
 
