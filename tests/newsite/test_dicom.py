@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from ttdg.checkpoints import save
 from ttdg.cli import app
 from ttdg.newsite import predict
-from ttdg.newsite.segmentation_object import Maker, write_segmentation
+from ttdg.newsite.stacks.segmentation_object import Maker, write_segmentation
 
 PHOTOGRAPH, MR = "1.2.840.10008.5.1.4.1.1.77.1.5.1", "1.2.840.10008.5.1.4.1.1.4"
 NAME = "Zebedee^Quillfeather"

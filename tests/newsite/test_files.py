@@ -124,8 +124,10 @@ def test_inputs_are_files_or_folders(disc_model, tree, tmp_path, picture):
     assert rows(tmp_path / "out").keys() == {"single.png", "b/NOSUFFIX", "b/c/deep.bmp"}
     with pytest.raises(UserError, match="no file or folder"):
         predict(disc_model, tmp_path / "nowhere", tmp_path / "out")
+    (tmp_path / "other").mkdir()
+    picture.save(tmp_path / "other" / "single.png")
     with pytest.raises(UserError, match="two inputs hold a file"):
-        predict(disc_model, [single, single], tmp_path / "other")
+        predict(disc_model, [single, tmp_path / "other" / "single.png"], tmp_path / "both")
 
 
 def test_an_output_folder_inside_the_input_is_not_read(disc_model, picture, tmp_path):

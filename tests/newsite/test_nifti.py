@@ -35,7 +35,7 @@ def site(tmp_path, discs):
 
 def test_the_mask_has_the_affine_of_the_input_and_each_slice_its_answer(disc_model, site, tmp_path, seen):
     outcome = predict(disc_model, site, tmp_path / "out", method="source", batch=2)
-    assert (outcome.done, outcome.set_aside) == (4, {})
+    assert (outcome.done, outcome.images, outcome.set_aside) == (4, 16, {})
     masks = {}
     for code in CODES:
         (path,) = site.glob(f"{code}.nii*")

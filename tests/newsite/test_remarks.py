@@ -62,7 +62,7 @@ def test_a_method_without_remarks_leaves_them_empty(disc_model, images, tmp_path
     assert set(remarks(tmp_path / "out").values()) == {""}
 
 
-def test_the_command_prints_each_remark_once_with_the_number_of_its_files(
+def test_the_command_prints_each_remark_once_with_the_number_of_its_images(
     disc_model, images, tmp_path, talking, monkeypatch
 ):
     monkeypatch.setattr(checkpoints, "load", lambda *_: disc_model)
@@ -80,5 +80,5 @@ def test_the_command_prints_each_remark_once_with_the_number_of_its_files(
         "2",
     ]
     result = CliRunner().invoke(app, arguments)
-    assert f"{SENTENCE} (5 of 7 files)" in result.stdout
+    assert f"{SENTENCE} (5 of 7 images)" in result.stdout
     assert result.stdout.count(SENTENCE) == 1

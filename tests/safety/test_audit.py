@@ -1,32 +1,22 @@
 import hashlib
 import json
-import shutil
 
 import pytest
 from typer.testing import CliRunner
 
 from ttdg.cli import app
 from ttdg.errors import UserError
-from ttdg.newsite import predict
 from ttdg.newsite.audit import AuditLog, verify_audit
 from ttdg.newsite.revert import revert
 
 
-@pytest.fixture(scope="module")
-def answered(tmp_path_factory, disc_model, discs):
-    """A folder of ten answers in five batches, made by a method that adapts. Not to be changed."""
-    out = tmp_path_factory.mktemp("answered") / "out"
-    predict(disc_model, discs / "west" / "images", out, method="tent", batch=2, options={"lr": 1e-2})
-    return out
-
-
-@pytest.fixture
-def out(answered, tmp_path):
-    return shutil.copytree(answered, tmp_path / "out")
-
-
 def lines_of(out):
     return (out / "audit.jsonl").read_text().splitlines()
+
+
+def lines_of_revert(out):
+    """The numbers of the lines that withdrew answers, as text."""
+    return [str(line["number"]) for line in verify_audit(out).lines if line["event"] == "revert"]
 
 
 def test_a_log_that_was_not_touched_is_whole(out):
@@ -83,15 +73,15 @@ def test_a_changed_mask_is_named(out):
 
 
 def test_going_back_withdraws_later_answers_and_the_next_call_gives_the_same_ones(
-    out, answered, disc_model, discs
+    out, answered, answer_again
 ):
     to = next(line["number"] for line in verify_audit(out).lines if line["event"] == "answers") + 1
     withdrawn = revert(out, to)
     assert len(withdrawn) == 6
     assert len(list((out / "masks").iterdir())) == 4
-    assert len(list((out / "reverted" / "masks").iterdir())) == 6
+    assert len(list((out / "reverted" / lines_of_revert(out)[0] / "masks").iterdir())) == 6
     assert not verify_audit(out).problems
-    predict(disc_model, discs / "west" / "images", out, method="tent", batch=2, options={"lr": 1e-2})
+    answer_again(out)
     assert {p.name: p.read_bytes() for p in (out / "masks").iterdir()} == {
         p.name: p.read_bytes() for p in (answered / "masks").iterdir()
     }

@@ -6,7 +6,7 @@ import pytest
 from ttdg.errors import UserError
 from ttdg.newsite import predict
 from ttdg.newsite.auto import LEAST_IMAGES, choose_method
-from ttdg.newsite.journal import Journal
+from ttdg.newsite.journal import Journal, JournalEntry
 from ttdg.safety import measure_drift
 
 
@@ -70,3 +70,24 @@ def test_auto_is_the_default_and_a_folder_keeps_its_method(demo, hospitals, tmp_
 def test_options_need_a_named_method(demo, hospitals, tmp_path):
     with pytest.raises(UserError, match="auto"):
         predict(demo, hospitals / "summit" / "images", tmp_path / "out", options={"margin": 0.1})
+
+
+def begun(tmp_path, method):
+    """The journal of a folder that was begun with a method."""
+    journal = Journal(tmp_path / "out")
+    journal.run, journal.entries = {"method": method}, {"a.png": JournalEntry("a.png", "done")}
+    return journal
+
+
+@pytest.mark.parametrize("site", ["home", "away", "foreign", "unknown"])
+@pytest.mark.parametrize("method", ["source", "judge", "universe", "tent"])
+def test_a_folder_that_was_begun_keeps_its_method_at_every_site(demo, drifts, tmp_path, site, method):
+    """A judge that the model has got since then is named, unless the images are of another kind."""
+    choice = choose_method(demo, drifts[site], 500, begun(tmp_path, method))
+    assert choice.method == method
+    assert ("--again" in choice.reason) == (method == "source" and site != "foreign")
+
+
+def test_a_judge_is_not_named_for_a_model_without_one(disc_model, drifts, tmp_path):
+    choice = choose_method(disc_model, drifts["away"], 500, begun(tmp_path, "source"))
+    assert choice.reason == "the folder was begun with this method"

@@ -4,8 +4,9 @@ Commands import heavy packages inside their functions, so that `ttdg --help` is 
 """
 
 import errno
+import re
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -32,10 +33,10 @@ from ttdg.cli import (
 from ttdg.cli.models import export, fingerprint, fit, foreign, prior
 from ttdg.errors import UserError
 
-# Errors of paths that the user named or of the disk; other OSErrors are bugs.
-PATH_ERRORS = (
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOSPC, errno.EDQUOT,
-)  # fmt: skip
+# Errors of paths that the user named; other OSErrors are bugs.
+PATH_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT)
+FULL = "the disk is full; free space and give the same command again"
 
 
 class Interrupted(BaseException):
@@ -93,15 +94,33 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        sys.stderr.write(f"ttdg: {error}\n")
-        sys.exit(2)
+        _end(str(error))
     except OSError as error:
+        if is_full_disk(error):
+            _end(FULL)
         if error.filename is None or error.errno not in PATH_ERRORS:
             raise
-        sys.stderr.write(
-            f"ttdg: cannot use {error.filename} ({error.strerror}); check the path and permissions\n"
-        )
-        sys.exit(2)
+        _end(f"cannot use {error.filename} ({error.strerror}); check the path and permissions")
     except (KeyboardInterrupt, Interrupted):
         sys.stderr.write("\nttdg: interrupted; finished work is kept, and the same command resumes\n")
         sys.exit(130)
+    except Exception as error:
+        if is_full_disk(error):
+            _end(FULL)
+        raise
+
+
+def is_full_disk(error: Exception) -> bool:
+    """Return True if an error says that the disk, or the user's share of it, is full.
+
+    Safetensors has an error of its own, which states the number of the system's error in its text.
+    """
+    if isinstance(error, OSError):
+        return error.errno in DISK_ERRORS
+    stated = re.search(r"\b(?:os error|code:) (\d+)", str(error))
+    return type(error).__name__ == "SafetensorError" and stated is not None and int(stated[1]) in DISK_ERRORS
+
+
+def _end(sentence: str) -> NoReturn:
+    sys.stderr.write(f"ttdg: {sentence}\n")
+    sys.exit(2)

@@ -28,7 +28,7 @@ def drift_command(
     """Say how far the images of a new site are from the sites that the model was trained on.
 
     The verdict is like home, shifted, far, or not this kind of image. At most 64 images are read, spread over the
-    folder. The model needs a fingerprint ([bold]ttdg fit-fingerprint[/bold]).
+    folder; at least 4 are needed. The model needs a fingerprint ([bold]ttdg fit-fingerprint[/bold]).
 
     Example: [bold]ttdg drift -m models/no-etis -i new-site/[/bold]
     """
@@ -41,10 +41,11 @@ def drift_command(
     if "fingerprint" not in loaded.parts:
         raise UserError(f"{NO_FINGERPRINT[:-1]}; {how_to_make('fingerprint')}")
     found = find_files(images, Path(os.devnull))  # there is no output folder to leave out
-    drift = check_site(loaded, found.images, most_pixels=PIXELS, workers=workers)
+    drift = check_site(loaded, found.images, most_pixels=PIXELS, workers=workers).drift
     if drift is None:
         raise UserError(
-            f"{len(found.images)} images are too few to describe a site; name a folder of at least {LEAST} images"
+            f"fewer than {LEAST} of {len(found.images)} images can be described, which are too few for a site; name a "
+            f"folder with at least {LEAST} images that can be read and are not black, of one colour or noise"
         )
     if as_json:
         typer.echo(json.dumps(drift.to_dict(), indent=2))

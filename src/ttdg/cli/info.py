@@ -21,10 +21,19 @@ def info_command(
     from rich.markup import escape
     from rich.table import Table
 
+    rows = describe_installation() if model is None else describe_checkpoint(model)
+    console = Console()
+    if not console.is_terminal:  # a pipe has no width; a row is a line
+        width = max(map(len, rows))
+        for name, value in rows.items():
+            typer.echo(f"{name:<{width}}  {value}")
+        return
     table = Table(show_header=False, box=None)
-    for name, value in (describe_installation() if model is None else describe_checkpoint(model)).items():
+    table.add_column()
+    table.add_column(overflow="fold")  # long words continue in the next line
+    for name, value in rows.items():
         table.add_row(f"[bold]{escape(name)}[/bold]", escape(value))
-    Console().print(table)
+    console.print(table)
 
 
 def describe_checkpoint(path: str) -> dict[str, str]:

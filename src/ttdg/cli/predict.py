@@ -1,9 +1,9 @@
 """The command `ttdg predict`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,9 @@ from ttdg.cli.options import (
     parse_settings,
 )
 from ttdg.errors import UserError
+
+if TYPE_CHECKING:
+    from ttdg.newsite import FolderResult
 
 STREAMS = ("online", "folder")
 PARTLY = 3  # exit status if some files were set aside
@@ -135,12 +138,13 @@ def predict_command(
 ) -> None:
     """Segment images and adapt to them; each mask has the size of its image.
 
-    PNG, JPEG, BMP, TIFF (8 or 16 bit, float), WebP, DICOM and NIfTI are read, whatever their names. Every other file is
-    set aside with a reason in OUT/manifest.csv (exit status 3). OUT/manifest.json says what the mask values mean.
+    PNG, JPEG, BMP, TIFF (8 or 16 bit, float), WebP, DICOM and NIfTI are read, recognised by their content if the suffix
+    is another one (NIfTI by its suffix .nii or .nii.gz alone). Every other file is set aside with a reason in
+    OUT/manifest.csv (exit status 3). OUT/manifest.json says what the mask values mean.
 
-    Masks are PNG files; for NIfTI they are NIfTI files with the same affine, and for DICOM they are DICOM segmentations
-    (SEG). The slices of a DICOM series share one. A segmentation refers to its images by UIDs and names no patient
-    unless --keep-identity is given.
+    Masks have the name and size of their image: OUT/masks/NAME.png, for NIfTI NAME.nii.gz or NAME.nii as the image,
+    with the same affine, and for DICOM the segmentation (SEG) NAME.dcm. The slices of a DICOM series share one. A
+    segmentation refers to its images by UIDs and names no patient unless --keep-identity is given.
 
     A second call resumes an interrupted one. Finished answers and masks that were changed by hand stay unless --again
     is given; new files are added.
@@ -156,7 +160,7 @@ def predict_command(
     from ttdg.checkpoints import load
     from ttdg.cli.progress import progress_bars
     from ttdg.newsite import predict
-    from ttdg.newsite.run import unknown_drift
+    from ttdg.newsite.run import idle_options_note, unknown_drift
     from ttdg.safety.policy import read_policy
 
     options = parse_settings(settings)
@@ -175,6 +179,8 @@ def predict_command(
         import torch
 
         torch.set_num_threads(threads)
+    if note := idle_options_note(method, stream, options):
+        typer.echo(note, err=True)
     with progress_bars("learning", "segmenting") as (learning, progress):
         loaded = load(model, device)
         outcome = predict(
@@ -192,19 +198,34 @@ def predict_command(
     typer.echo(f"{outcome.manifest}: {outcome.done} segmented, {outcome.kept} kept from before")
     typer.echo(f"{outcome.report}: verdict, order of review and overlays")
     typer.echo(unknown_drift(loaded) if outcome.drift is None else outcome.drift.sentence())
-    if outcome.expected_dice:
-        typer.echo(printable(_expected_dice(outcome.expected_dice)))
-    for remark, files in outcome.remarks.items():
-        typer.echo(f"{remark} ({files} of {outcome.done + outcome.kept} files)")
-    for file, reason in outcome.unusual.items():
-        typer.echo(printable(f"not this kind of image, and answered alone: {file} ({reason})"))
-    for file in outcome.edited:
-        typer.echo(printable(f"kept the mask of {file}, which was changed by hand; --again replaces it"))
-    for file in outcome.removed:
-        typer.echo(printable(f"{file} is no longer among the images, but its mask is in {out}"))
+    for line in _about_files(outcome, out):
+        typer.echo(printable(line))
     for file, reason in outcome.set_aside.items():
         typer.echo(printable(f"set aside {file}: {reason}"), err=True)
     raise typer.Exit(PARTLY if outcome.set_aside else 0)
+
+
+def _about_files(outcome: "FolderResult", out: Path) -> Iterator[str]:
+    """Yield what a person should know of some files; a sentence names a few of them, and `manifest.csv` all."""
+    from ttdg.newsite.result import by_reason, name_some
+
+    if outcome.expected_dice:
+        yield _expected_dice(outcome.expected_dice)
+    for remark, count in outcome.remarks.items():
+        yield f"{remark} ({count} of {outcome.images} images)"
+    for reason, files in by_reason(outcome.unusual).items():
+        yield f"not this kind of image, and answered alone: {name_some(files)} ({reason})"
+    if outcome.edited:
+        yield f"kept the masks of {name_some(outcome.edited)}, which were changed by hand; --again replaces them"
+    if outcome.removed:
+        yield f"no longer among the images, but their masks are in {out}: {name_some(outcome.removed)}"
+    if outcome.outputs:
+        yield f"not read, because an earlier prediction wrote it: {name_some(outcome.outputs)}"
+    if outcome.without_maps:
+        yield (
+            f"{outcome.without_maps} finished answers have no probability maps; give --again to write them, which "
+            "answers all files again"
+        )
 
 
 def _whole_path(model: str | Path) -> str:

@@ -3,12 +3,17 @@
 import os
 import secrets
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ttdg.cli.options import DeviceOption, output_folder
 from ttdg.errors import UserError
+
+if TYPE_CHECKING:
+    import socket
+
+    from ttdg.page import PageSettings
 
 
 def serve_command(
@@ -62,12 +67,9 @@ def serve_command(
 
     A model and the tables of a run: [bold]ttdg serve -m models/no-etis -r runs/smoke[/bold]
     """
-    import socket
-
-    import uvicorn
-
     from ttdg.bench.run_file import read_run
-    from ttdg.page import PageSettings, create_app
+    from ttdg.newsite.lock import lock_output
+    from ttdg.page import PageSettings
     from ttdg.page.settings import LOOPBACK
 
     token = os.environ.get("TTDG_TOKEN", "") or ("" if host in LOOPBACK else secrets.token_urlsafe(24))
@@ -81,20 +83,40 @@ def serve_command(
             raise UserError(f"there is no folder {folder}; give an existing one to --images")
     for run in settings.runs:
         read_run(run)
-    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with lock_output(work, "end it first, or choose another --work"):
+        _serve(settings, _bind(host, port))
+
+
+def _bind(host: str, port: int) -> "socket.socket":
+    """Return a socket that owns a port, and does not listen yet."""
+    import socket
+
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((host, port))
+        bound.bind((host, port))
     except OSError as error:
         raise UserError(
             f"cannot listen on {host}, port {port} ({error.strerror}); choose another --port"
         ) from None
+    return bound
+
+
+def _serve(settings: "PageSettings", listening: "socket.socket") -> None:
+    """Answer visitors until Ctrl-C, and print the address before the first."""
+    import uvicorn
+
+    from ttdg.page import create_app
+
     config = uvicorn.Config(
         create_app(settings), log_level="warning", access_log=False, timeout_graceful_shutdown=1
     )
     config.load()  # now, so that the first visitor does not wait for it
     listening.listen()  # from here on, connections wait for the server
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{listening.getsockname()[1]}/" + (f"?token={token}" if token else "")
-    typer.echo(f"{address}\nCtrl-C ends the page; interrupted sites continue when it is opened again")
+    shown = f"[{settings.host}]" if ":" in settings.host else settings.host
+    query = f"?token={settings.token}" if settings.token else ""
+    typer.echo(
+        f"http://{shown}:{listening.getsockname()[1]}/{query}\n"
+        "Ctrl-C ends the page; interrupted sites continue when it is opened again"
+    )
     uvicorn.Server(config).run(sockets=[listening])

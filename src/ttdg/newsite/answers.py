@@ -1,6 +1,7 @@
 """Writing the answer to one image: its mask in the size of the file, its overlay, and its journal entry."""
 
 import hashlib
+import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from ttdg.newsite.journal import PARTS, Journal, JournalEntry
 from ttdg.newsite.overlay import add_legend, draw_overlay
 
 STRIP = 1_000_000  # pixels of the mask that are computed at once
+FORMATS = {".png": "PNG", ".jpg": "JPEG"}
 ROWS = 64  # rows of the mask that are converted at once
 
 
@@ -55,7 +57,7 @@ def write_answer(
     indices, confidence = label_pixels(logits, image.size, maps)
     stack, number = image.input.stack, f"{image.input.number + 1:04}"
     mask = f"masks/{name}.png" if stack is None else f"{PARTS}/{name}/{number}.png"
-    shown_as = name if stack is None or stack.depth == 1 else f"{name}/{number}"
+    shown_as = shown_name(image.input, name)
     overlay = f"overlays/{shown_as}.jpg" if image.picture is not None else ""
     for label, values in enumerate(maps if maps is not None else (), 1):
         _save(out / f"probabilities/{shown_as}-{label}.png", values)
@@ -82,6 +84,11 @@ def write_answer(
         holder=image.input.holder,
         stack=stack.name if stack is not None else "",
     )
+
+
+def shown_name(image: InputFile, name: str) -> str:
+    """Return the name of the overlay and the probability maps of an image, given the name of its mask."""
+    return name if image.stack is None or image.stack.depth == 1 else f"{name}/{image.number + 1:04}"
 
 
 def draw_missing_overlays(
@@ -181,8 +188,12 @@ def _save_overlay(
 
 
 def _save(path: Path, pixels: np.ndarray) -> str:
-    """Write an image without metadata and return the hash of the file."""
+    """Write an image without metadata and return the hash of the file.
+
+    It is encoded in memory first: encoders that write into a file do not say that the disk is full.
+    """
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, FORMATS[path.suffix])
     with atomic_file(path) as temporary:
-        Image.fromarray(pixels).save(temporary)
-        with temporary.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        temporary.write_bytes(buffer.getbuffer())
+    return hashlib.sha256(buffer.getbuffer()).hexdigest()

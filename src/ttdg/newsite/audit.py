@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ttdg.errors import UserError
+from ttdg.newsite.audit_checks import answer_problems, answers_of, changed_masks, manifest_problems
 from ttdg.newsite.journal import JournalEntry
 
 START = "0" * 64  # hash before the first line
@@ -93,7 +94,7 @@ class AuditLog:
             self.add("answers", files=files, weights=weights, update_undone=update_undone)
 
     def add_stack(self, entry: JournalEntry, parts: Sequence[str]) -> None:
-        """Append a line about the mask of a stack, before the parts that it was made from are deleted."""
+        """Append a line about the mask of a stack, before its parts and the masks that it replaces are deleted."""
         self.add("mask", mask=entry.mask, mask_sha256=entry.mask_sha256, parts=list(parts))
 
 
@@ -108,14 +109,15 @@ class AuditReport:
     """Result of `verify_audit`."""
 
     lines: list[dict[str, Any]]
-    problems: list[str]  # sentences; none if the log is whole
+    problems: list[str]  # sentences; none if the log is whole and fits the folder
     masks: dict[str, str] = field(default_factory=dict)  # masks that are not those of the log → why
+    notes: list[str] = field(default_factory=list)  # what could not be checked, or is left of a killed call
 
     def answers(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield every answer with the number of its line, in order."""
         for line in self.lines:
             if line.get("event") == "answers":
-                yield from ((line["number"], answer) for answer in _answers(line))
+                yield from ((line["number"], answer) for answer in answers_of(line))
 
     def counts(self) -> dict[str, int]:
         """Return the numbers of answers, of rolled-back answers, and of undone updates."""
@@ -128,13 +130,24 @@ class AuditReport:
 
 
 def verify_audit(folder: Path) -> AuditReport:
-    """Check the chain of a folder's audit log, its end as the manifest states it, and the masks that it names."""
-    path = folder / FILE
-    if not path.is_file():
+    """Check the audit log of a folder, and whether the folder is the one that the log describes.
+
+    Problems are: a chain that is broken, an end other than the manifest states, a changed `manifest.csv`, and answers
+    of the journal or masks that no line names. Masks that were changed are listed apart, because a person may correct
+    them.
+    """
+    check_has_log(folder)
+    lines, broken = read_chain(folder / FILE)
+    wrong_manifest, notes = manifest_problems(folder, lines)
+    wrong_answers, more_notes = answer_problems(folder, lines)
+    problems = [*broken, *wrong_manifest, *wrong_answers]
+    return AuditReport(lines, problems, changed_masks(folder, lines), [*notes, *more_notes])
+
+
+def check_has_log(folder: Path) -> None:
+    """Raise a `UserError` if a folder has no audit log."""
+    if not (folder / FILE).is_file():
         raise UserError(f"{folder} has no audit log; name an output folder of a prediction")
-    lines, problems = read_chain(path)
-    problems += _compare_with_manifest(folder, lines)
-    return AuditReport(lines, problems, _changed_masks(folder, lines))
 
 
 def read_chain(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
@@ -165,51 +178,3 @@ def _fact(line: Mapping[str, Any]) -> str:
     """Return what a line states, without its time and its place in the chain."""
     place = {"number", "time", "previous", "hash"}
     return json.dumps({name: value for name, value in line.items() if name not in place}, sort_keys=True)
-
-
-def _compare_with_manifest(folder: Path, lines: list[dict[str, Any]]) -> list[str]:
-    with suppress(OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
-        stated = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["audit"]
-        count = int(stated["lines"])
-        if len(lines) < count:
-            return [
-                f"the manifest states {count} lines, but {len(lines)} are there: lines were removed at the end"
-            ]
-        if count and lines[count - 1]["hash"] != stated["head"]:
-            return [f"line {count} does not have the hash that the manifest states"]
-    return []
-
-
-def _answers(line: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the answers of a line, without those that lack a name or a hash: the line was changed."""
-    files, names = line.get("files"), ("file", "mask", "mask_sha256")
-    return [
-        answer
-        for answer in (files if isinstance(files, list) else ())
-        if isinstance(answer, dict) and all(isinstance(answer.get(name), str) for name in names)
-    ]
-
-
-def _changed_masks(folder: Path, lines: list[dict[str, Any]]) -> dict[str, str]:
-    """Return the masks whose content differs from the last answer in the log."""
-    last: dict[str, str] = {}
-    for line in lines:
-        if line.get("event") == "answers":
-            last |= {answer["mask"]: answer["mask_sha256"] for answer in _answers(line)}
-        elif line.get("event") == "mask" and isinstance(parts := line.get("parts"), list):
-            last[str(line.get("mask"))] = str(line.get("mask_sha256"))
-            for part in parts:
-                last.pop(str(part), None)
-        elif line.get("event") == "revert" and isinstance(masks := line.get("masks"), list):
-            for mask in masks:
-                last.pop(str(mask), None)
-    changed = {}
-    for mask, digest in last.items():
-        path = folder / mask
-        if ".." in Path(mask).parts or Path(mask).is_absolute():
-            changed[mask] = "is outside the folder"
-        elif not os.path.isfile(path):  # unlike `Path.is_file`, it accepts a name that is too long
-            changed[mask] = "is missing"
-        elif hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-            changed[mask] = "was changed after it was written"
-    return changed

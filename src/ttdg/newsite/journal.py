@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from ttdg.errors import UserError
 from ttdg.fields import wrong_field
 from ttdg.files import atomic_file
 
+REPLACED = "replaced"  # status of an answer that a call has begun to replace
 PARTS = "parts"  # folder of the answers to frames whose mask is not complete
 SHARDS = "shards"  # folder of the journals of shards, until their answers are complete
 TEMPORARY = re.compile(r"\..*-[a-z0-9_]{8}(\.[a-z]+)?")  # names that `atomic_file` gives unfinished files
@@ -111,9 +112,6 @@ class Journal:
 
     def __init__(self, folder: Path, again: bool = False, path: Path | None = None) -> None:
         self.folder, self.path = folder, path or folder / "journal.jsonl"
-        existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-            raise UserError(f"cannot write to the folder {folder}; choose another output folder")
         written = WrittenJournal() if again else read_journal(self.path)
         self.run, self.entries, self.finished = written.run, written.entries, written.finished
         if self.entries and not self.run:
@@ -172,7 +170,7 @@ class Journal:
     def names(self) -> dict[str, str]:
         """Return file or stack → name of its mask below `masks/`, without the suffix."""
         done = [entry for entry in self.entries.values() if entry.mask]
-        return {entry.stack or entry.file: _name(entry.mask) for entry in done}
+        return {entry.stack or entry.file: mask_name(entry.mask) for entry in done}
 
     def removed(self, files: Sequence[str]) -> tuple[str, ...]:
         """Return the answered files that are not among `files` and still have a mask."""
@@ -185,6 +183,15 @@ class Journal:
         """Append entries and flush them to disk."""
         self.entries |= {entry.file: entry for entry in entries}
         self._append(*map(asdict, entries))
+
+    def reopen(self, files: Sequence[str]) -> None:
+        """State that answers are about to be replaced.
+
+        If the call is killed before it adds the new entries, the next one takes no new mask for changed by hand.
+        """
+        earlier = [self.entries[file] for file in files if file in self.entries]
+        if answered := [entry for entry in earlier if entry.mask]:
+            self.add(*(replace(entry, status=REPLACED) for entry in answered))
 
     def adopt(self, entries: Mapping[str, JournalEntry], before: Mapping[str, JournalEntry]) -> None:
         """Take over the entries of shards, of which those in `before` were written by an earlier call.
@@ -215,7 +222,7 @@ def answer_key(*parts: str) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _name(mask: str) -> str:
+def mask_name(mask: str) -> str:
     """Return the name in the path of a mask, or of a part of it."""
     if mask.startswith(f"{PARTS}/"):
         return mask.removeprefix(f"{PARTS}/").rpartition("/")[0]

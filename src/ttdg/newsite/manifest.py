@@ -1,6 +1,5 @@
 """The manifest: `manifest.csv` with a row for every file found, and `manifest.json` with what made the masks."""
 
-import csv
 import hashlib
 import json
 from collections import Counter
@@ -13,21 +12,18 @@ from typing import Any
 
 from ttdg.data.unlabelled import InputFile
 from ttdg.files import atomic_file
+from ttdg.newsite.audit_checks import TABLE
 from ttdg.newsite.inputs import FoundFiles
 from ttdg.newsite.journal import Journal, JournalEntry
-from ttdg.newsite.review import review_places, write_review
+from ttdg.newsite.review import review_places, table_bytes, write_review
 
 EDITED = "the mask was changed after it was written, and is kept"
 
 
-def write_manifest(
-    journal: Journal,
-    found: FoundFiles,
-    set_aside: Mapping[str, str],
-    removed: Sequence[str],
-    description: Mapping[str, Any],
-) -> tuple[Path, list[JournalEntry]]:
-    """Write both files and `review.csv`; return the path of `manifest.csv`, and the answers in the order of review.
+def manifest_table(
+    journal: Journal, found: FoundFiles, set_aside: Mapping[str, str], removed: Sequence[str]
+) -> tuple[bytes, list[JournalEntry]]:
+    """Return the content of `manifest.csv`, and the answers in the order of review.
 
     The status of a file is `segmented`, `kept` (answered before the latest files were added, or changed by hand),
     `set aside`, `ignored` or `input removed`.
@@ -37,13 +33,11 @@ def write_manifest(
         found: Every file of the inputs.
         set_aside: Files that were not segmented, and why.
         removed: Files with an answer that are no longer among the inputs.
-        description: The content of `manifest.json`.
     """
     rows = _rows_by_input(journal, found.images)
     answered = [row for row in rows.values() if row.mask]
     places = review_places(answered)
     rows |= {row.file: replace(row, review=places[row.file]) for row in answered}
-    write_review(journal.folder, answers_in_order(rows.values()))
     for status, files in (("set aside", set_aside), ("ignored", found.ignored)):
         rows |= {
             file: JournalEntry(file, status, reason)
@@ -53,26 +47,41 @@ def write_manifest(
     for file in removed:
         reason = f"{file} is no longer among the inputs, but its mask is there"
         rows[file] = replace(journal.entries[file], status="input removed", reason=reason)
-    path = journal.folder / "manifest.csv"
-    with (
-        atomic_file(path) as temporary,
-        temporary.open("w", newline="", encoding="utf-8", errors="surrogateescape") as out,
-    ):
-        columns = [name for name in JournalEntry.__dataclass_fields__ if name not in ("holder", "stack")]
-        writer = csv.DictWriter(out, [*columns, "frames"], lineterminator="\n", extrasaction="ignore")
-        frames = Counter(_input(image) for image in found.images)
-        writer.writeheader()
-        writer.writerows(asdict(rows[file]) | {"frames": frames.get(file, 0)} for file in sorted(rows))
-    write_description(journal.folder, description)
-    return path, answers_in_order(rows.values())
+    columns = [name for name in JournalEntry.__dataclass_fields__ if name not in ("holder", "stack")]
+    frames = Counter(_input(image) for image in found.images)
+    lines = [asdict(rows[file]) | {"frames": frames.get(file, 0)} for file in sorted(rows)]
+    return table_bytes([*columns, "frames"], lines), answers_in_order(rows.values())
+
+
+def write_manifest(
+    folder: Path, table: bytes, answers: Sequence[JournalEntry], description: Mapping[str, Any]
+) -> Path:
+    """Write `review.csv`, `manifest.csv` and `manifest.json`; return the path of `manifest.csv`.
+
+    Args:
+        folder: The output folder.
+        table: The content of `manifest.csv`, whose hash the audit log already states.
+        answers: The answers in the order of review.
+        description: The content of `manifest.json`.
+    """
+    write_review(folder, map(asdict, answers))
+    path = folder / "manifest.csv"
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(table)
+    write_description(folder, {**description, TABLE: hash_of(table)})
+    return path
 
 
 def write_description(folder: Path, description: Mapping[str, Any]) -> None:
-    """Write `manifest.json`: the description, and the hash of `manifest.csv` as it is now."""
-    table = {"manifest_csv_sha256": hashlib.sha256((folder / "manifest.csv").read_bytes()).hexdigest()}
-    text = json.dumps({**description, **table}, indent=2) + "\n"
+    """Write `manifest.json`."""
+    text = json.dumps(description, indent=2) + "\n"
     with atomic_file(folder / "manifest.json") as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def hash_of(content: bytes) -> str:
+    """Return the hash of a table as `manifest.json` and the audit log state it."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def answers_in_order(rows: Iterable[JournalEntry]) -> list[JournalEntry]:

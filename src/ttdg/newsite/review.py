@@ -1,8 +1,10 @@
 """The order in which a person should look at the answers of a folder, and `review.csv`, which lists them so."""
 
 import csv
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ttdg.files import atomic_file
 from ttdg.newsite.journal import JournalEntry
@@ -32,14 +34,18 @@ def review_places(entries: Sequence[JournalEntry]) -> Mapping[str, int]:
     )
 
 
-def write_review(folder: Path, entries: Sequence[JournalEntry]) -> Path:
-    """Write `review.csv` with one row for each answer, in the order of review."""
+def write_review(folder: Path, answers: Iterable[Mapping[str, Any]]) -> Path:
+    """Write `review.csv` with one row for each answer, from rows of the manifest in the order of review."""
     path = folder / "review.csv"
-    with (
-        atomic_file(path) as temporary,
-        temporary.open("w", newline="", encoding="utf-8", errors="surrogateescape") as out,
-    ):
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows([getattr(entry, column) for column in COLUMNS] for entry in entries)
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(table_bytes(COLUMNS, answers))
     return path
+
+
+def table_bytes(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return a table as the bytes of its csv file; names that are no text keep their bytes."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode("utf-8", "surrogateescape")

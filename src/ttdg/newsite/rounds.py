@@ -6,6 +6,7 @@ finished round are final: a file that is added later does not change them.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -79,13 +80,20 @@ def _state(image: InputFile, journal: Journal) -> int | Refused:
 
 
 def _drop_shared_mask(frames: Sequence[InputFile], journal: Journal) -> None:
-    """Forget the answers to frames of a stack whose complete mask does not hold all frames that are now present."""
+    """Forget the answers to frames of a stack whose complete mask does not hold all frames as they are now."""
     stack = frames[0].stack if frames else None
     if stack is None:
         return
     entries = {image.file: journal.entries.get(image.file) for image in frames}
     masks = {entry.mask if entry is not None else "" for entry in entries.values()}
-    if len(masks) > 1:
+    if len(masks) > 1 or not all(_is_kept(image, journal) for image in frames):
         for file, entry in entries.items():
             if entry is not None and not entry.mask.startswith(f"{PARTS}/"):
                 journal.kept.pop(file, None)
+
+
+def _is_kept(image: InputFile, journal: Journal) -> bool:
+    """Return whether the file of an answer has not changed, and its outputs exist."""
+    with suppress(OSError):
+        return image.file in journal.kept and DIGEST.of(image) == journal.entries[image.file].input_sha256
+    return False

@@ -1,7 +1,7 @@
 """What a run over a folder is: its model, method and options, as the journal and the manifest state it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,10 +13,16 @@ from ttdg.adaptation.gate import UNGATED
 from ttdg.adaptation.gate_tests import can_expect_gains
 from ttdg.checkpoints import Model
 from ttdg.errors import UserError
+from ttdg.newsite.site_check import LEAST
 from ttdg.safety import NO_FINGERPRINT, Drift
 from ttdg.safety.policy import GatePolicy
 
-TOO_FEW = "There are too few images to measure their distance from the source sites."
+TOO_FEW = (
+    f"The distance from the source sites is unknown: it needs at least {LEAST} images that can be read and are not "
+    "black, of one colour or noise."
+)
+OF_FOLDER = ("folder_steps", "epochs")  # options that act in the stream `folder` alone …
+OF_BATCHES = ("steps", "capacity")  # … and those of the same methods that act in all other streams alone
 DEFAULT = "judge"  # the method if the model has its parts
 
 
@@ -95,6 +101,32 @@ def describe_masks(run: Run, model: Model, drift: Drift | None = None) -> dict[s
         "drift": drift.to_dict() if drift is not None else {"verdict": unknown_drift(model)},
         "versions": {"ttdg": ttdg.__version__, "torch": str(torch.__version__)},
     }
+
+
+def idle_options_note(method: str, stream: str | None, options: Iterable[str]) -> str:
+    """Return a note about options that do nothing in a stream; empty if there are none.
+
+    Methods that learn a site have options for the stream `folder`, and options for all other streams.
+
+    Args:
+        method: Name of the method.
+        stream: Name of the stream; None is that which the method takes by default in `predict`.
+        options: Names of the options that were given.
+    """
+    known = METHODS[method].options if method in METHODS else {}
+    of_folder = [name for name in OF_FOLDER if name in known]
+    if not of_folder:
+        return ""
+    stream = stream or "folder"
+    of_stream, others = (of_folder, OF_BATCHES) if stream == "folder" else (OF_BATCHES, of_folder)
+    idle = [name for name in options if name in others]
+    if not idle:
+        return ""
+    verb = "does" if len(idle) == 1 else "do"
+    return (
+        f"{method}: {', '.join(idle)} {verb} nothing in the stream {stream}, where {' and '.join(of_stream)} "
+        f"{'counts' if len(of_stream) == 1 else 'count'}"
+    )
 
 
 def unknown_drift(model: Model) -> str:

@@ -7,25 +7,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import ttdg
-from ttdg.adaptation import (
-    Adapter,
-    Assessment,
-    FrozenPredictor,
-    Remarking,
-    SelfAssessing,
-    build_adapter,
-)
+from ttdg.adaptation import Adapter, Assessment, FrozenPredictor, Remarking, SelfAssessing, build_adapter
 from ttdg.adaptation.adapter import Images, Logits, Progress
 from ttdg.adaptation.gate import GatedAdapter, GateDecision
 from ttdg.adaptation.whole_site import frozen_predictor
 from ttdg.checkpoints import Model, content_hash
 from ttdg.data.unlabelled import InputFile, NewBatch, Refused
-from ttdg.newsite.answers import expected_fields, gate_fields, write_answer
+from ttdg.newsite.answers import expected_fields, gate_fields, shown_name, write_answer
 from ttdg.newsite.audit import AuditLog
 from ttdg.newsite.journal import Journal, JournalEntry, answer_key
 from ttdg.newsite.learning import learn_folder
 from ttdg.newsite.run_state import RunState
-from ttdg.newsite.stack_masks import OpenStacks, StackMasks
+from ttdg.newsite.stacks.masks import OpenStacks, StackMasks
 
 Read = Callable[..., Iterator[NewBatch]]  # `read_new_images` without `pictures` and `on_error`
 Answered = Callable[[NewBatch, Logits], None]  # receives a batch and its logits before its masks are written
@@ -171,6 +164,13 @@ class Session:
             self._write(loaded, self.source(loaded.images), None, key, "", None)
         self._report()
 
+    def without_maps(self) -> list[str]:
+        """Return the kept images that have no probability maps."""
+        names = {file: shown_name(self.inputs[file], self._name(self.inputs[file])) for file in self.kept}
+        return [
+            file for file, name in names.items() if not (self.out / f"probabilities/{name}-1.png").exists()
+        ]
+
     def _weights(self) -> str:
         """Return a hash of the adapted weights; that of the model's file for a method that changes none."""
         if not self._changing:
@@ -187,6 +187,7 @@ class Session:
         common: dict[str, Any] = {
             "key": key, "remark": remark, "round": self.journal.finished + 1, "version": ttdg.__version__,
         }  # fmt: skip
+        self.journal.reopen([image.file for image in loaded.files if image.file not in fixed])
         entries = [
             replace(
                 write_answer(

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -11,22 +12,28 @@ from ttdg.data.unlabelled import InputFile, NewImage, Refused, read_new_images
 from ttdg.safety import Drift, Fingerprint, SourceShadow, measure_drift
 
 SAMPLE = 64  # images that are described, spread over the folder
-LEAST = 4  # images; fewer say little about a site
+LEAST = 4  # images that are described; fewer say little about a site
 BATCH = 16
+
+
+@dataclass(frozen=True)
+class SampledSite:
+    """What a sample of the images of a folder says of all of them."""
+
+    drift: Drift | None  # None if the model has no fingerprint, or if there are too few images
+    learnable: int  # images that are not empty, noise or of another kind; estimated from the sample
 
 
 def check_site(
     model: Model, images: Sequence[InputFile], *, most_pixels: int, workers: int | None = None
-) -> Drift | None:
+) -> SampledSite:
     """Measure the drift of at most `SAMPLE` images of a folder.
 
-    Constant frames, noise and files that cannot be read do not count.
-
-    Returns:
-        The drift; None if the model has no fingerprint, or if there are too few images.
+    Constant frames, noise and files that cannot be read do not count. If most of the other images are each of another
+    kind than those of the source, so is the folder. Without a fingerprint nothing is read, and all images count.
     """
     if "fingerprint" not in model.parts or len(images) < LEAST:
-        return None
+        return SampledSite(None, len(images))
     fingerprint, shadow = _fingerprint_and_shadow(model)
     device = next(model.network.parameters()).device
     rows = torch.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().long().tolist()
@@ -35,9 +42,13 @@ def check_site(
         [[images[row] for row in rows]], model.card.benchmark, BATCH, device, pictures=False,
         most_pixels=most_pixels, workers=workers, on_error=unread.append,
     )  # fmt: skip
-    return measure_drift(
-        fingerprint, (fingerprint.embed(shadow(batch.images)[1]) for batch in batches if not batch.unusual)
-    )
+    described = [shadow(batch.images)[1] for batch in batches if not batch.unusual]
+    foreign = [kind for part in described for kind in fingerprint.is_foreign(part).tolist()]
+    learnable = round(len(images) * foreign.count(False) / len(rows))
+    if len(foreign) < LEAST:
+        return SampledSite(None, learnable)
+    drift = measure_drift(fingerprint, map(fingerprint.embed, described), foreign=sum(foreign))
+    return SampledSite(drift, learnable)
 
 
 class SourceKind:

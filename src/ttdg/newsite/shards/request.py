@@ -10,8 +10,8 @@ from ttdg.bench.executors import ExecutorOptions
 from ttdg.data.threads import available_cores
 from ttdg.errors import UserError
 from ttdg.newsite.run import Run
-from ttdg.newsite.segmentation_object import Maker
 from ttdg.newsite.session import LearnedSite
+from ttdg.newsite.stacks.segmentation_object import Maker
 from ttdg.safety.policy import GatePolicy
 
 

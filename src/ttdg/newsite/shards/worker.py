@@ -26,7 +26,7 @@ from ttdg.newsite.session import Session
 from ttdg.newsite.shards.cut import Shard
 from ttdg.newsite.shards.request import ShardSettings
 from ttdg.newsite.site_check import SourceKind
-from ttdg.newsite.stack_masks import StackMasks
+from ttdg.newsite.stacks.masks import StackMasks
 
 SECONDS = 0.5  # least time between two reports of progress
 

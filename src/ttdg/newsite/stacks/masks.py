@@ -14,7 +14,7 @@ from ttdg.data.volumes.nifti import SUFFIXES, write_mask
 from ttdg.files import atomic_file
 from ttdg.newsite.audit import AuditLog
 from ttdg.newsite.journal import PARTS, Journal, JournalEntry
-from ttdg.newsite.segmentation_object import Maker, write_segmentation
+from ttdg.newsite.stacks.segmentation_object import Maker, write_segmentation
 
 
 @dataclass(frozen=True)
@@ -130,10 +130,12 @@ class OpenStacks:
         elif answered and not self.journal.edited & {entry.file for entry in answered.values()}:
             name = self.names[stack.name]
             if finished := self.masks.finish(stack, name, answered):
-                self.audit.add_stack(finished[0], [answered[number].mask for number in sorted(answered)])
+                superseded = self._superseded[stack] - {
+                    finished[0].mask
+                }  # of fewer slices, under other names
+                masks = {path for path in superseded if path.startswith("masks/")}
+                self.audit.add_stack(finished[0], sorted(masks | {entry.mask for entry in answered.values()}))
                 self.journal.add(*finished)
                 self.masks.remove_parts(name)
-                for path in self._superseded[stack] - self._outputs(
-                    stack
-                ):  # of fewer slices, and under another name
+                for path in superseded - self._outputs(stack):
                     (self.masks.out / path).unlink(missing_ok=True)
