@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from ttdg.adaptation import METHODS, adapt, defaults
-from ttdg.adaptation.network_output import OutputForm, read_as
+from ttdg.adaptation.own_network.output import OutputForm, read_as
 from ttdg.errors import UserError
 
 FREE = [name for name, m in METHODS.items() if not m.parts and "encode/decode" not in m.needs]

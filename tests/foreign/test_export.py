@@ -111,3 +111,25 @@ def test_a_file_that_gives_other_logits_is_not_written(tmp_path):
     with pytest.raises(UserError, match="differs from the source"):
         ttdg.export(Random(), tmp_path / "a.onnx", torch.rand(2, 1, 8, 8))
     assert not list(tmp_path.iterdir())
+
+
+def test_an_export_leaves_every_module_in_its_mode(tmp_path):
+    partly = network().train()
+    partly[1].eval()
+    ttdg.export(partly, tmp_path / "a.pt2", torch.rand(2, 1, 16, 16), format="torch")
+    assert [module.training for module in partly.modules()] == [True, True, False, True, True]
+
+
+def test_a_network_that_cannot_be_exported_is_refused_in_a_sentence(tmp_path, unchecked):
+    class Pair(nn.Module):
+        def forward(self, images):
+            return images, images
+
+    path, images = tmp_path / "out.pt2", torch.rand(2, 3, 16, 16)
+    with pytest.raises(UserError, match="give a network that returns the logits alone"):
+        ttdg.export(Pair(), path, images, format="torch")
+    with pytest.raises(UserError, match=r"fails on images of shape \(3, 16, 16\)"):
+        ttdg.export(network(), path, images, format="torch")
+    with pytest.raises(UserError, match="did you mean 'torch'"):
+        ttdg.export(network(), path, images[:, :1], format="torhc")
+    assert not list(tmp_path.iterdir())

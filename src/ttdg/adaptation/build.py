@@ -12,12 +12,14 @@ from torch import nn
 
 from ttdg.adaptation.adapter import Adapter
 from ttdg.adaptation.answer_views import effective_views, with_views
-from ttdg.adaptation.foreign_network import ForeignNetwork, prepared
-from ttdg.adaptation.network_output import Activation
+from ttdg.adaptation.inference_mode import normal_mode
+from ttdg.adaptation.own_network.conversions import prepared
+from ttdg.adaptation.own_network.foreign import ForeignNetwork, weights_hash
+from ttdg.adaptation.own_network.output import Activation
 from ttdg.adaptation.registry import METHODS, check_applies, checked
 from ttdg.adaptation.statistics_base import BASES, effective_statistics
 from ttdg.adaptation.unusable import guarded
-from ttdg.checkpoints import content_hash, how_to_fit, load_parts
+from ttdg.checkpoints import how_to_fit, load_parts
 from ttdg.errors import UserError, suggestion
 from ttdg.networks import Classifier, batchnorm
 from ttdg.types import Part
@@ -57,8 +59,8 @@ def adapt(
     Args:
         model: any module that maps images to logits, or a loaded checkpoint.
         method: a key of `METHODS`.
-        parts: what `ttdg.fit` made for this network, or the folder to which it was saved. A loaded checkpoint has its
-            own parts.
+        parts: what `ttdg.fit` made for this network, or the folder to which it was saved. Parts of other weights are
+            refused. A loaded checkpoint has its own parts.
         output: which output of the network holds the logits: the key of a dict, or the position in a tuple.
         activation: "softmax" if the labels exclude each other, "sigmoid" if the channels are independent. Fitted parts
             know it. Without them, methods that depend on it ask for it at three or more channels.
@@ -71,21 +73,25 @@ def adapt(
             raise UserError(
                 "a loaded checkpoint knows its parts and its output; give them with a network of your own only"
             )
-        found = stored_parts(parts, model) if isinstance(parts, str | Path) else parts or {}
-        model = ForeignNetwork.of(model, found, output, activation)
+        weights = None
+        if isinstance(parts, str | Path):
+            weights = weights_hash(model)
+            parts = stored_parts(parts, weights)
+        model = ForeignNetwork.of(model, parts, output, activation, weights)
     if isinstance(views, str):
         return build_adapter(model, method, options, views)
     return build_adapter(model, method, {**options, "views": views})
 
 
-def stored_parts(folder: str | Path, network: nn.Module) -> dict[str, Part]:
-    """Load the parts that were saved for a network; raises `UserError` if it has other weights."""
-    parts = load_parts(Path(folder), content_hash(network.state_dict()))
+def stored_parts(folder: str | Path, weights: str) -> dict[str, Part]:
+    """Load the parts that were saved for a network; raises `UserError` if they belong to weights of another hash."""
+    parts = load_parts(Path(folder), weights, foreign=True)
     if not parts:
         raise UserError(f"{folder} holds no parts; name the folder that `ttdg.fit` or `ttdg fit` wrote")
     return parts
 
 
+@normal_mode()
 def build_adapter(
     model: nn.Module | Trained,
     method: str,
@@ -102,9 +108,24 @@ def build_adapter(
     values = {name: checked(method, name, value) for name, value in options.items()}
     if isinstance(model, nn.Module):
         model = ForeignNetwork.of(model)
+    if not isinstance(model, Trained):
+        raise UserError(
+            f"adapt a network, or a checkpoint that `ttdg.load` has read, not a value of type {type(model).__name__}"
+        )
+    if method != "source" and isinstance(model.network, torch.jit.ScriptModule):
+        raise UserError(
+            f"method {method!r} cannot adapt a program of TorchScript; give the network from which it was made, or use "
+            "the method 'source'"
+        )
+    if method != "source" and next(model.network.parameters(), None) is None:
+        raise UserError(
+            "the network has no parameters, so nothing can be adapted; give it with its weights, before it is frozen, "
+            "or use the method 'source'"
+        )
     if isinstance(model.network, Classifier):
         check_applies(method, "classification")
-    fitted = required_parts(method, METHODS[method].parts, model.parts)
+    foreign = isinstance(model, ForeignNetwork)
+    fitted = required_parts(method, METHODS[method].parts, model.parts, foreign=foreign)
     views = effective_views(METHODS[method], views)  # raises for a wrong name before the network is copied
     network, conversions, values = prepared(model, method, values, views)
     if statistics != "own" and (base := effective_statistics(METHODS[method], statistics)) != "own":
@@ -115,12 +136,18 @@ def build_adapter(
     return with_views(adapter, METHODS[method], views, conversions.form.activation or "softmax")
 
 
-def required_parts(method: str, needs: tuple[str, ...], parts: Mapping[str, Part]) -> list[Part]:
-    """The parts that a method needs, in the order of `needs`; raises `UserError` if one is missing."""
+def required_parts(
+    method: str, needs: tuple[str, ...], parts: Mapping[str, Part], *, foreign: bool = False
+) -> list[Part]:
+    """The parts that a method needs, in the order of `needs`; raises `UserError` if one is missing.
+
+    `foreign` is True for a network from outside the project, whose parts `ttdg.fit` makes.
+    """
     for name in needs:
         if name not in parts:
+            owner, remedy = "network" if foreign else "model", how_to_fit(name, foreign=foreign)
             raise UserError(
-                f"method {method!r} needs the part {name!r}, which this model does not have; {how_to_fit(name)}"
+                f"method {method!r} needs the part {name!r}, which this {owner} does not have; {remedy}"
             )
     return [parts[name] for name in needs]
 

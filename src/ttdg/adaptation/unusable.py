@@ -5,10 +5,12 @@ answered as if the unusable one were absent, and memories and statistics do not 
 frames that show nothing (`empty_frames`). Values that are not finite, or so large that their squares lead to infinity,
 are answered with zero for every label, which claims nothing and gives an empty mask. A batch without unusable images is
 answered as without the rule.
+
+The same place leaves `torch.inference_mode`, in which no method could learn.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +19,9 @@ from torch import Tensor
 
 from ttdg.adaptation.abilities import Adapter, Assessment, Images, Logits, Progress
 from ttdg.adaptation.empty_frames import shows_nothing
-from ttdg.adaptation.foreign_network import Conversions
+from ttdg.adaptation.inference_mode import normal_mode, normal_tensor
+from ttdg.adaptation.own_network.conversions import Conversions
+from ttdg.errors import UserError
 
 LIMIT = 1e6  # of absolute values; raw 16-bit images stay below 7e4
 UNUSABLE = "unusable image"  # the choice that an assessment names
@@ -56,7 +60,7 @@ def guarded(build: Callable[[], Adapter], conversions: Conversions) -> Adapter:
 
 _KINDS: dict[type, type] = {}  # class of adapters → the same class with the guard
 ALWAYS = ("__call__", "reset", "_around")
-OPTIONAL = ("predict_frozen", "learn", "assessment")
+OPTIONAL = ("predict_frozen", "learn", "assessment", "load_state")
 
 
 class _Guarded:
@@ -68,18 +72,27 @@ class _Guarded:
 
     def __call__(self, images: Images) -> Logits:
         """Adapt to the usable images of the batch and return the logits of all."""
-        return self._around(lambda batch: self._kind.__call__(self, batch), images)
+        with normal_mode():
+            return self._around(lambda batch: self._kind.__call__(self, batch), images)
 
     def predict_frozen(self, images: Images) -> Logits:
         """Predict without an update."""
-        return self._around(lambda batch: self._kind.predict_frozen(self, batch), images)
+        with normal_mode():
+            return self._around(lambda batch: self._kind.predict_frozen(self, batch), images)
 
     def learn(
         self, site: Iterable[Float[Tensor, "_b c h w"]], progress: Progress = lambda done, total: None
     ) -> None:
         """Learn from the usable images of a site."""
-        batches = _usable_batches(site, self._conversions)
-        self._kind.learn(self, map(self._conversions.images, batches), progress)
+        if isinstance(site, Tensor):
+            raise UserError("an adapter learns batches of images; give images.split(8), not one tensor")
+        with normal_mode():
+            self._kind.learn(self, _usable_batches(site, self._conversions), progress)
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from a saved state."""
+        with normal_mode():
+            self._kind.load_state(self, {name: normal_tensor(value) for name, value in state.items()})
 
     def assessment(self) -> Assessment | None:
         """The assessment of the last batch; an unusable image has an expected Dice of 0 with the interval 0 ± 1."""
@@ -99,7 +112,8 @@ class _Guarded:
 
     def reset(self) -> None:
         """Reset the adapter."""
-        self._kind.reset(self)
+        with normal_mode():
+            self._kind.reset(self)
         self._rows = None
 
     def _around(self, answer: Callable[[Images], Logits], images: Images) -> Logits:
@@ -126,7 +140,8 @@ def _empty(images: Images, finite: Bool[Tensor, " n"], convert: Conversions) -> 
 
 
 def _usable_batches(site: Iterable[Float[Tensor, "_b c h w"]], convert: Conversions) -> Iterator[Tensor]:
-    for images in site:
+    """Batches of the usable images, as the adapter receives them."""
+    for images in map(convert.images, site):
         finite = usable(images)
         empty = _empty(images, finite, convert)
         rows = finite & ~empty

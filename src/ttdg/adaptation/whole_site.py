@@ -17,6 +17,8 @@ from ttdg.adaptation.abilities import (
     SiteLearner,
 )
 from ttdg.adaptation.answer_views import AveragedAnswers
+from ttdg.adaptation.own_network.first_pass import check_tensor
+from ttdg.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,13 @@ def predict_site(
         batch: Images that are answered together.
         progress: Called with the number of finished steps of learning and of all steps.
     """
+    check_tensor(images, "images")
+    if not hasattr(adapter, "reset"):
+        raise UserError(
+            f"give an adapter, the result of `ttdg.adapt`, not a value of type {type(adapter).__name__}"
+        )
+    if batch < 1:
+        raise UserError(f"batch must be positive, not {batch}")
     predict: Callable[[Images], Logits] = adapter
     adapter.reset()
     if isinstance(adapter, SiteLearner):

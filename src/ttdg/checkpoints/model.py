@@ -84,14 +84,21 @@ def save(
     return card
 
 
+def is_included(path: str | Path) -> bool:
+    """True if the path names an included model, and no checkpoint folder has this name."""
+    return str(path) in EMBEDDED and not (Path(path) / "model.json").is_file()
+
+
 def load(path: str | Path, device: str | torch.device = "cpu") -> Model:
     """Load a model from a checkpoint folder, or an included model by name ("demo"). The network is in eval mode.
+
+    A folder that has the name of an included model is preferred if it holds a checkpoint.
 
     Args:
         path: The folder, or the name of an included model.
         device: A device, or its name as in `resolve_device`: "auto" prefers a GPU.
     """
-    if str(path) in EMBEDDED and not Path(path).exists():
+    if is_included(path):
         with resources.as_file(resources.files("ttdg").joinpath("assets", str(path))) as folder:
             return load(folder, device)
     folder = Path(path)
@@ -127,7 +134,8 @@ def _read_fields(folder: Path) -> dict[str, Any]:
     path = folder / "model.json"
     if not path.is_file():
         raise UserError(
-            f"no checkpoint at {folder}: a checkpoint is a folder with model.json and model.safetensors"
+            f"no checkpoint at {folder}: a checkpoint is a folder with model.json and model.safetensors; name such a "
+            f"folder, or the included model {' or '.join(map(repr, EMBEDDED))}"
         )
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
@@ -188,7 +196,7 @@ def file_hash(path: Path) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that affect results."""
-    packages = ("ttdg", "torch", "monai", "numpy")
+    packages = ("ttdg", "torch", "numpy")
     return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
 
 

@@ -24,6 +24,7 @@ COMMANDS = {
     "judge": "ttdg fit-judge",
     "fingerprint": "ttdg fit-fingerprint",
 }  # parts that have their own command
+FOREIGN = ("prior", "judge", "output")  # parts that `ttdg.fit` makes for a network from outside the project
 
 
 def how_to_make(name: str) -> str:
@@ -51,8 +52,20 @@ def content_hash(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def how_to_fit(name: str) -> str:
-    """Remedy for a missing or damaged part, as the end of an error message."""
+def how_to_fit(name: str, *, foreign: bool = False) -> str:
+    """Remedy for a missing or damaged part, as the end of an error message.
+
+    Args:
+        name: the part.
+        foreign: True for a network from outside the project, which has no checkpoint folder.
+    """
+    if foreign and name in FOREIGN:
+        return "fit the parts of this network with `ttdg.fit`, and give its result as `parts`"
+    if foreign:
+        return (
+            f"`ttdg.fit` does not make this part; adapt a checkpoint of `ttdg train --with {name}`, "
+            "or use another method"
+        )
     command = f" with `{COMMANDS[name]}`" if name in COMMANDS else ""
     return f"fit the part {name!r}{command}"
 
@@ -72,8 +85,9 @@ def reading_part(name: str) -> Iterator[None]:
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         if isinstance(error, UserError | torch.OutOfMemoryError):
             raise
+        own = "; for a network of your own, with `ttdg.fit`" if name in FOREIGN else ""
         raise UserError(
-            f"the part {name!r} of this model cannot be used ({error!r}); {how_to_fit(name)} again"
+            f"the part {name!r} of this model cannot be used ({error!r}); {how_to_fit(name)} again{own}"
         ) from error
 
 
@@ -99,18 +113,25 @@ def _settings_hash(about: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps([about["settings"], about.get("fitted", "{}")]).encode()).hexdigest()
 
 
-def load_parts(folder: Path, network_sha256: str) -> dict[str, Part]:
-    """Load all parts of a checkpoint folder; raises `UserError` if one was fitted for other weights."""
+def load_parts(folder: Path, network_sha256: str, *, foreign: bool = False) -> dict[str, Part]:
+    """Load all parts of a folder; raises `UserError` if one was fitted for other weights.
+
+    Args:
+        folder: a checkpoint folder, or one that `ttdg.fit` wrote.
+        network_sha256: hash of the weights of the network.
+        foreign: True for a network from outside the project; error messages then name `ttdg.fit`.
+    """
     return {
-        path.stem: _load(path, network_sha256)
+        path.stem: _load(path, network_sha256, foreign)
         for path in sorted(folder.glob("*.safetensors"))
         if path.stem != RESERVED and not path.name.startswith(".")
     }
 
 
-def _load(path: Path, network_sha256: str) -> Part:
+def _load(path: Path, network_sha256: str, foreign: bool) -> Part:
     from safetensors import SafetensorError, safe_open
 
+    remedy = how_to_fit(path.stem, foreign=foreign)
     try:
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
@@ -120,17 +141,21 @@ def _load(path: Path, network_sha256: str) -> Part:
             raise ValueError("no settings")
     except (OSError, SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise UserError(
-            f"{path} is not a part of a checkpoint ({error!r}); remove the file, then {how_to_fit(path.stem)}"
+            f"{path} is not a part of a checkpoint ({error!r}); remove the file, then {remedy}"
         ) from None
     hashes = {"sha256": content_hash(tensors), "settings_sha256": _settings_hash(about)}
     if any(about.get(name, value) != value for name, value in hashes.items()):  # older files have no hash
         raise UserError(
             f"{path} is damaged: its tensors or settings do not have the stored hash; copy the file again, or remove "
-            f"it, then {how_to_fit(path.stem)}"
+            f"it, then {remedy}"
         )
     if about.get("network") != network_sha256:
+        owner = (
+            "of this network; load the weights that it was fitted for, or"
+            if foreign
+            else f"in {path.parent};"
+        )
         raise UserError(
-            f"{path} was fitted for other weights than those in {path.parent}; remove the file, "
-            f"then {how_to_fit(path.stem)}"
+            f"{path} was fitted for other weights than those {owner} remove the file, then {remedy}"
         )
     return Part(tensors, settings, fitted)

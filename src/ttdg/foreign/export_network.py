@@ -4,15 +4,17 @@ import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from ttdg.adaptation import Adapter, Exportable
+from ttdg.adaptation.own_network.first_pass import check_tensor, first_output
+from ttdg.adaptation.own_network.foreign import unwrapped
 from ttdg.checkpoints import Model, file_hash, versions
-from ttdg.errors import UserError
+from ttdg.errors import UserError, suggestion
 from ttdg.files import atomic_file, write_text
 
 Format = Literal["onnx", "torch"]
@@ -45,24 +47,35 @@ def export(
     Returns:
         How the file was checked, as a sentence.
     """
+    if format not in get_args(Format):
+        raise UserError(f"unknown format {format!r}{suggestion(format, get_args(Format))}")
     network, known = _network(source)
     if images is None:
         if not isinstance(source, Model):
             raise UserError("an exported network expects images of one size; give a batch of such images")
         size = source.card.benchmark.size
         images = torch.rand(2, source.card.network.channels, size, size)
-    training = network.training
-    example = images.repeat(-(-2 // len(images)), 1, 1, 1)[:2].to(next(network.parameters()))
+    check_tensor(images, "images")
+    if images.ndim != 4 or not len(images):
+        raise UserError(
+            f"give a batch of images (images, channels, height, width), not a tensor of shape {tuple(images.shape)}"
+        )
+    training = {module: module.training for module in network.modules()}
+    example = images.repeat(-(-2 // len(images)), 1, 1, 1)[:2].to(next(network.parameters(), images))
     about = json.dumps(
         {**known, **(card or {}), "input": list(example.shape[1:]), "versions": versions()}, indent=2
     )
+    if Path(path).is_dir():
+        raise UserError(f"{path} is a folder; name the file to write")
     path, write = Path(path), _write_onnx if format == "onnx" else _write_program
     try:
+        _check_output(network.eval(), example)
         with atomic_file(path) as temporary:
-            write(network.eval(), example, temporary, about)
+            write(network, example, temporary, about)
             checked = _check(network, example, temporary, format)
     finally:
-        network.train(training)
+        for module, mode in training.items():
+            module.training = mode
     described = {**json.loads(about), "file_format": format, "sha256": file_hash(path)}
     write_text(path.with_name(path.name + ".json"), json.dumps(described, indent=2) + "\n")
     return checked
@@ -73,13 +86,28 @@ def _network(source: nn.Module | Model | Adapter) -> tuple[nn.Module, dict[str, 
     if isinstance(source, Model):
         return source.network, source.card.to_dict()
     if isinstance(source, nn.Module):
-        return source, {}
+        return unwrapped(source), {}
     if isinstance(source, Exportable):
         return source.learned_network(), {}
+    if not hasattr(source, "reset"):
+        raise UserError(
+            f"export a network, a checkpoint that `ttdg.load` has read, or an adapter, not a value of type "
+            f"{type(source).__name__}"
+        )
     raise UserError(
         f"{type(source).__name__} answers each batch in another way, and no single network gives its answers; export "
         "the source network, or an adapter that learns a site, such as 'self-training'"
     )
+
+
+def _check_output(network: nn.Module, example: Tensor) -> None:
+    """Raise `UserError` if the network fails, or returns anything but one tensor."""
+    output = first_output(network, example)
+    if not isinstance(output, Tensor):
+        raise UserError(
+            f"the network returns a {type(output).__name__}, and one tensor of logits is exported; give a network that "
+            "returns the logits alone"
+        )
 
 
 def _write_onnx(network: nn.Module, example: Tensor, path: Path, card: str) -> None:
@@ -102,6 +130,11 @@ def _write_onnx(network: nn.Module, example: Tensor, path: Path, card: str) -> N
 
 
 def _write_program(network: nn.Module, example: Tensor, path: Path, card: str) -> None:
+    if isinstance(network, torch.jit.ScriptModule):
+        raise UserError(
+            "a program of TorchScript cannot become one of `torch.export`; give the network from which it was made, or "
+            "export to ONNX"
+        )
     batch = torch.export.Dim("batch", min=1, max=MOST_IMAGES)
     program = torch.export.export(network, (example,), dynamic_shapes=({0: batch},))
     with path.open("wb") as file:

@@ -1,6 +1,7 @@
 """Fitting the morphology prior and the judge to any segmentation network, from labelled source images."""
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,16 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from ttdg.adaptation.foreign_network import OUTPUT, ForeignNetwork, output_part
-from ttdg.adaptation.network_output import Activation, OutputForm, read_as
+from ttdg.adaptation.own_network.first_pass import check_tensor
+from ttdg.adaptation.own_network.foreign import OUTPUT, ForeignNetwork, output_part, unwrapped, weights_hash
+from ttdg.adaptation.own_network.output import Activation, read_as
 from ttdg.adaptation.universe.fit import count_fit_rounds, fit_judges
-from ttdg.checkpoints import content_hash, save_part
+from ttdg.checkpoints import save_part
 from ttdg.data import Benchmark, NetworkInput, Sources, normalise
-from ttdg.errors import UserError
-from ttdg.foreign.source_images import source_images
+from ttdg.errors import UserError, suggestion
+from ttdg.foreign.output_form import LOOKED_AT, completed_form
+from ttdg.foreign.source_accuracy import warn_of_poor_answers
+from ttdg.foreign.source_images import check_images, check_labels_occur, source_images
 from ttdg.networks.taps import choose_taps
 from ttdg.training.prior_fit import STEPS, fit_prior
 from ttdg.types import Part
@@ -24,6 +28,7 @@ from ttdg.types import Part
 Report = Callable[[int, int], None]  # receives the number of finished rounds and of all rounds
 
 
+@torch.inference_mode(False)  # also where the caller switched gradients off
 def fit(
     network: nn.Module,
     images: Float[Tensor, "n c *hw"],
@@ -46,7 +51,8 @@ def fit(
     Args:
         network: maps images to logits; it needs neither `encode` and `decode` nor BatchNorm.
         images: labelled source images, normalised as the network expects them, in 1 or 3 channels.
-        masks: label maps (n h w) with background 0; or for a sigmoid head 0 and 1 for each channel (n k h w).
+        masks: label maps (n h w) with background 0; or for a sigmoid head 0 and 1 for each channel (n k h w). Every
+            label and every channel occurs in some mask. With one channel, label maps of 0 and 1 are accepted too.
         taps: names of the modules whose output maps are features, as in `network.named_modules()`. By default two deep
             maps and one of the decoder are chosen (`ttdg.networks.taps.choose_taps`).
         output: which output of the network holds the logits: the key of a dict, or the position in a tuple.
@@ -59,25 +65,30 @@ def fit(
         **settings: keywords of `ttdg.adaptation.universe.fit.fit_judges`, such as `hospitals` or `folder_steps`.
 
     Returns:
-        The parts by name, for `ttdg.adapt(network, method, parts=…)`.
+        The parts by name, for `ttdg.adapt(network, method, parts=…)`. They hold the hash of the weights of the network,
+        and `ttdg.adapt` refuses them for other weights.
     """
-    if images.ndim != 4:
-        raise UserError(
-            f"parts are fitted on images (images, channels, height, width), not on a tensor of shape "
-            f"{tuple(images.shape)}; give the slices of volumes as images, and a network of images"
-        )
+    _check_settings(settings, fit)
+    check_tensor(images, "images")
+    check_tensor(masks, "masks")
+    check_images(images, masks)
+    if out is not None and Path(out).is_file():
+        raise UserError(f"{out} is a file, but parts are saved to a folder; name another path")
+    network = unwrapped(network)
     source = _source(network)
-    form = _form(source, images, output, activation)
-    channels = form.logits(_first(source, images)).shape[1]
+    known = ForeignNetwork.of(network, {}, output, activation).form
+    form, channels = completed_form(source, images, known)
     given = source_images(images, masks, form, channels)
     read_as(source, given.form, labels=given.form.activation == "sigmoid")
     sites = Sources({"source": given.train}, {"source": given.held_out}, {})
-    parts = _fit_parts(source, sites, given.benchmark, given.form, taps, steps, seed, progress, settings)
+    described = output_part(given.form, weights_hash(network))
+    parts = _fit_parts(source, sites, given.benchmark, described, taps, steps, seed, progress, settings)
     if out is not None:
         save_parts(Path(out), parts, network)
     return parts
 
 
+@torch.inference_mode(False)  # also where the caller switched gradients off
 def fit_to_sources(
     network: nn.Module,
     sources: Sources,
@@ -97,15 +108,23 @@ def fit_to_sources(
     The network receives images of the size and normalisation of the benchmark, in 3 channels, or in 1: their mean. The
     output channels are its labels (softmax), or its regions (sigmoid).
     """
+    _check_settings(settings, fit_to_sources)
     if benchmark.normalisation == "imagenet" and channels == 1:
         raise UserError(
             "the normalisation 'imagenet' is one of three channels; use a benchmark with another one"
         )
     assert not isinstance(benchmark.normalisation, NetworkInput)
     benchmark = replace(benchmark, normalisation=NetworkInput(channels, benchmark.normalisation))
-    source, first = _source(network), next(iter(sources.train.values())).images[:1]
-    form = _form(source, normalise(first.float() / 255, benchmark.normalisation), output, activation)
-    found = form.logits(_first(source, normalise(first.float() / 255, benchmark.normalisation))).shape[1]
+    check_labels_occur(sources, benchmark.labels)
+    network = unwrapped(network)
+    source, first = _source(network), next(iter(sources.train.values())).images[:LOOKED_AT]
+    images = normalise(first.float() / 255, benchmark.normalisation)
+    other = 1 if channels == 3 else 3
+    remedy = (
+        f"try --channels {other} (in Python channels={other}), or a benchmark with images of another size"
+    )
+    known = ForeignNetwork.of(network, {}, output, activation).form
+    form, found = completed_form(source, images, known, remedy)
     expected = benchmark.regions if form.activation == "sigmoid" else benchmark.labels
     if found != len(expected):
         raise UserError(
@@ -119,14 +138,20 @@ def fit_to_sources(
         )
         form = replace(form, label_sets=tuple(sets))
     read_as(source, form, labels=form.activation == "sigmoid")
-    return _fit_parts(source, sources, benchmark, form, taps, steps, seed, progress, settings)
+    described = output_part(form, weights_hash(network))
+    return _fit_parts(source, sources, benchmark, described, taps, steps, seed, progress, settings)
 
 
 def _fit_parts(
-    network: nn.Module, sources: Sources, benchmark: Benchmark, form: OutputForm, taps: Sequence[str] | None,
+    network: nn.Module, sources: Sources, benchmark: Benchmark, described: Part, taps: Sequence[str] | None,
     steps: int, seed: int, progress: Report, settings: Mapping[str, Any],
 ) -> dict[str, Part]:  # fmt: skip
-    """Fit the prior, then the judge, to a network that returns logits of labels; both say how they were fitted."""
+    """Fit the prior, then the judge, to a network that returns logits of labels; both say how they were fitted.
+
+    `described` is the part that holds the form of the output.
+    """
+    warn_of_poor_answers(network, sources.held_out.values(), benchmark)
+    taps = (taps,) if isinstance(taps, str) else taps
     if taps is None:
         first = next(iter(sources.train.values())).images[:1].float() / 255
         taps = choose_taps(network, normalise(first, benchmark.normalisation).to(next(network.parameters())))
@@ -142,49 +167,43 @@ def _fit_parts(
     return {
         "prior": replace(prior.to_part(), fitted={"steps": steps, "seed": seed}),
         "judge": replace(judge, fitted={**settings, "seed": seed}),
-        OUTPUT: output_part(form),
+        OUTPUT: described,
     }
+
+
+def _check_settings(settings: Mapping[str, Any], fit_function: Callable[..., Any]) -> None:
+    """Raise `UserError` for a keyword that neither this function nor `fit_judges` has, before anything is fitted."""
+    names = [
+        parameter.name
+        for function in (fit_function, fit_judges)
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
+    known = dict.fromkeys(name for name in names if name != "keep")
+    for name in settings:
+        if name not in known:
+            raise UserError(f"ttdg.{fit_function.__name__} has no argument {name!r}{suggestion(name, known)}")
 
 
 def _source(network: nn.Module) -> nn.Module:
     """A copy in float32 and eval mode."""
+    if not isinstance(network, nn.Module):
+        raise UserError(
+            f"parts are fitted to a torch.nn.Module, not to a value of type {type(network).__name__}"
+        )
+    if isinstance(network, torch.jit.ScriptModule):
+        raise UserError(
+            "no parts can be fitted to a program of TorchScript; give the network from which it was made"
+        )
+    if next(network.parameters(), None) is None:
+        raise UserError("the network has no parameters; give it with its weights, before it is frozen")
     return copy.deepcopy(network).float().eval()
 
 
 def save_parts(folder: Path, parts: Mapping[str, Part], network: nn.Module) -> None:
     """Write parts to a folder, with the hash of the weights that they were fitted to."""
     folder.mkdir(parents=True, exist_ok=True)
-    weights = content_hash(network.state_dict())
+    known = parts[OUTPUT].settings if OUTPUT in parts else {}
+    weights = known.get("weights") or weights_hash(network)
     for name, part in parts.items():
         save_part(folder, name, part, weights)
-
-
-def _form(
-    network: nn.Module, images: Tensor, output: str | int | None, activation: Activation | None
-) -> OutputForm:
-    """The form of the output; raises `UserError` if the activation is not known."""
-    form = ForeignNetwork.of(network, {}, output, activation).form
-    logits = form.logits(_first(network, images))
-    if logits.ndim != 4 or logits.shape[2:] != images.shape[2:]:
-        raise UserError(
-            f"for images of shape {tuple(images.shape[1:])} the network returns logits of shape "
-            f"{tuple(logits.shape[1:])}; logits must have the height and width of the images; let the "
-            "network enlarge them"
-        )
-    if form.activation is None and logits.shape[1] == 1:
-        return replace(form, activation="sigmoid")
-    if form.activation is None:
-        raise UserError(
-            f"the network has {logits.shape[1]} output channels, and nothing says whether they are labels that exclude "
-            'each other or independent structures; give activation="softmax" or activation="sigmoid"'
-        )
-    if form.activation == "softmax" and logits.shape[1] == 1:
-        raise UserError(
-            'this network has one output channel, for which softmax is always 1; use activation="sigmoid"'
-        )
-    return form
-
-
-@torch.no_grad()
-def _first(network: nn.Module, images: Tensor) -> Any:
-    return network(images[:1].to(next(network.parameters())))

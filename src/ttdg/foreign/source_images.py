@@ -1,14 +1,15 @@
 """Labelled source images of a user, as the fits of the parts expect them: bytes, label maps and a benchmark."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 
-from ttdg.adaptation.network_output import LabelSets, OutputForm
+from ttdg.adaptation.own_network.output import LabelSets, OutputForm
 from ttdg.adaptation.site_learning.image_memory import from_imagenet, recognise
-from ttdg.data import Arrays, Benchmark, Exact, NetworkInput
+from ttdg.data import Arrays, Benchmark, Exact, NetworkInput, Sources
 from ttdg.errors import UserError
 from ttdg.types import Regions
 
@@ -32,15 +33,14 @@ class SourceImages:
 def source_images(
     images: Images, masks: Shaped[Tensor, "m *_"], form: OutputForm, channels: int
 ) -> SourceImages:
-    """Check images and masks, and convert them.
+    """Check the values of masks, and convert images and masks.
 
     Args:
-        images: as the network receives them.
-        masks: label maps (n h w); or 0 and 1 for each channel (n k h w), for a sigmoid head.
+        images: as the network receives them; with the masks, they passed `check_images`.
+        masks: label maps (n h w); or 0 and 1 for each channel (n k h w), for a sigmoid head. Every label occurs.
         form: how the output of the network is read.
         channels: number of output channels of the network.
     """
-    _check(images, masks)
     if form.activation == "sigmoid":
         labels, label_sets = labels_of_channels(masks, channels)
         regions: Regions = {
@@ -91,12 +91,12 @@ def labels_of_channels(
 ) -> tuple[Int[Tensor, "n h w"], LabelSets]:
     """Labels that exclude each other, and the channels of each, from masks of independent channels.
 
-    Label maps (n h w) are accepted too: label k is channel k − 1 alone.
+    For one channel, label maps (n h w) of 0 and 1 are accepted too. For more channels they are not, because they cannot
+    say which structures overlap.
     """
-    if masks.ndim == 3:
-        labels = _label_maps(masks, channels + 1)
-        return labels, ((), *((k,) for k in range(channels)))
-    if masks.shape[1] != channels or not ((masks == 0) | (masks == 1)).all():
+    if masks.ndim == 3 and channels == 1:
+        return _label_maps(masks, 2), ((), (0,))
+    if masks.ndim != 4 or masks.shape[1] != channels or not ((masks == 0) | (masks == 1)).all():
         raise UserError(
             f"the network has {channels} independent output channels, so masks hold 0 and 1 for each of them, in the "
             f"shape (images, {channels}, height, width), not {tuple(masks.shape)}; correct the masks or the activation"
@@ -123,17 +123,59 @@ def labels_of_channels(
 
 
 def _label_maps(masks: Shaped[Tensor, "n *_"], labels: int) -> Int[Tensor, "n h w"]:
-    """Label maps with the labels 0 to `labels` − 1."""
+    """Label maps with the labels 0 to `labels` − 1, each of which occurs; only the background may be absent."""
     if masks.ndim != 3 or masks.is_floating_point() or int(masks.max()) >= labels or int(masks.min()) < 0:
         raise UserError(
             f"masks hold whole numbers from 0, the background, to {labels - 1}, in the shape (images, height, width), "
-            f"not values up to {float(masks.max()):g} in the shape {tuple(masks.shape)}; correct the masks or "
-            "the activation"
+            f"not values up to {float(masks.max()):g} of {masks.dtype} in the shape {tuple(masks.shape)}; "
+            f"{_remedy(masks, labels)}"
+        )
+    if absent := _absent([masks], labels):
+        raise UserError(
+            f"no mask holds label {absent[0]}, but the network has {labels} labels; give images that show every label, "
+            "or correct the masks"
         )
     return masks.long()
 
 
-def _check(images: Images, masks: Tensor) -> None:
+def _remedy(masks: Shaped[Tensor, "n *_"], labels: int) -> str:
+    """What to do about masks that are no label maps."""
+    if masks.ndim == 4 and masks.shape[1] == 1:
+        return "give masks[:, 0]"
+    if masks.ndim == 4 and masks.shape[1] == labels and bool((masks.sum(1) == 1).all()):
+        return "these have one channel for each label: give masks.argmax(1)"
+    if masks.ndim == 3 and bool((masks == masks.round()).all()) and 0 <= masks.min() <= masks.max() < labels:
+        return "give masks.long()"
+    return "correct the masks or the activation"
+
+
+def check_labels_occur(sources: Sources, labels: Sequence[str]) -> None:
+    """Raise `UserError` if no mask of the source sites holds one of the labels; the background may be absent."""
+    sites = (*sources.train.values(), *sources.held_out.values())
+    masks = [site.masks for site in sites if site.masks is not None]
+    if masks and (absent := _absent(masks, len(labels))):
+        raise UserError(
+            f"no mask of the source sites holds label {labels[absent[0]]!r}; give source sites that show every label"
+        )
+
+
+def _absent(masks: Iterable[Tensor], labels: int) -> list[int]:
+    """The labels from 1 that no mask holds: nothing can be fitted to them, and empty answers would count as perfect."""
+    masks = list(masks)
+    return [label for label in range(1, labels) if not any(bool((part == label).any()) for part in masks)]
+
+
+def check_images(images: Shaped[Tensor, "n *_"], masks: Shaped[Tensor, "m *_"]) -> None:
+    """Raise `UserError` for images that no parts can be fitted on, or masks of another number or size."""
+    if images.ndim != 4:
+        raise UserError(
+            f"parts are fitted on images (images, channels, height, width), not on a tensor of shape "
+            f"{tuple(images.shape)}; give the slices of volumes as images, and a network of images"
+        )
+    if not images.is_floating_point():
+        raise UserError(
+            f"the images are {images.dtype}; convert them to floating-point numbers, normalised as the network expects"
+        )
     if images.shape[1] not in (1, 3):
         raise UserError(
             f"these images have {images.shape[1]} channels, but other hospitals are simulated for grey images (1 "

@@ -64,6 +64,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """Read a state dict from a `.safetensors` file, or from a pickle with `weights_only=True`."""
     if not path.is_file():
         raise UserError(f"there is no weights file at {path}; check the path")
+    if not path.stat().st_size:
+        raise UserError(f"{path} is empty; copy or download it again")
     if path.suffix == ".safetensors":
         from safetensors import SafetensorError
         from safetensors.torch import load_file

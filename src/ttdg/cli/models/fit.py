@@ -218,9 +218,9 @@ def summary_of(judge: "Part", images: int, task: str = "segmentation") -> str:
 
 def load_unless_fitted(folder: Path, part: str, device: str, again: bool) -> "Model | None":
     """Load the model; None if it has the part already and `again` is not set."""
-    from ttdg.checkpoints import EMBEDDED, load
+    from ttdg.checkpoints import is_included, load
 
-    if str(folder) in EMBEDDED and not folder.exists():
+    if is_included(folder):
         raise UserError(
             f"{folder} is part of the installation and is not changed; train a model, or copy its folder first"
         )

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ttdg.cli.models.fit import summary_of
+from ttdg.cli.models.fit import AgainOption, summary_of
 from ttdg.cli.options import (
     BenchmarkOption,
     DataOption,
@@ -80,13 +80,14 @@ def fit_command(
         typer.Option(min=1, help="Simulated shifts per source site; default: 3 or more.", show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the fit.")] = 0,
+    again: AgainOption = False,
     device: DeviceOption = "auto",
     workers: WorkersOption = None,
 ) -> None:
     """Fit the prior and the judge to a network of yours, from labelled source images.
 
-    The parts serve [bold]ttdg.adapt(network, "universe", parts="parts")[/bold] in Python. A pickle of anything but
-    tensors is refused.
+    The parts serve [bold]ttdg.adapt(network, "universe", parts="parts")[/bold] in Python, with the weights that they
+    were fitted to. A pickle of anything but tensors is refused.
 
     Example: [bold]ttdg fit --network my_project.networks:make --weights unet.safetensors --activation softmax
     -d ~/data/polyp -b polyp -o parts[/bold]
@@ -96,6 +97,13 @@ def fit_command(
 
     if activation not in (None, "softmax", "sigmoid"):
         raise UserError(f"--activation is softmax or sigmoid, not {activation!r}")
+    if not again:
+        refuse_existing_parts(out)
+    if weights is None:
+        typer.echo(
+            f"no --weights: the parts are fitted to the weights that {network} makes, and serve no others",
+            err=True,
+        )
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
     made = load_network(network, weights, parse_settings(settings)).to(choose_device(device))
     described, sites = open_data(data, benchmark)
@@ -113,3 +121,14 @@ def fit_command(
     images = sum(len(arrays.cases) for arrays in given.held_out.values())
     typer.echo(summary_of(parts["judge"], images))
     typer.echo(f"features of {', '.join(parts['prior'].settings['levels'])}; parts written to {out}")
+
+
+def refuse_existing_parts(folder: Path) -> None:
+    """Raise `UserError` if a folder has one of the parts that `ttdg fit` writes."""
+    from ttdg.checkpoints import FOREIGN
+
+    existing = [name for name in FOREIGN if (folder / f"{name}.safetensors").exists()]
+    if existing:
+        raise UserError(
+            f"{folder} has the parts {', '.join(existing)} already; use --again to replace them, or name another folder"
+        )

@@ -93,8 +93,8 @@ class _Reading:
     reading_form: OutputForm
     reads_labels: bool
 
-    def forward(self, *arguments: Any, **named: Any) -> Tensor:
-        logits = self.reading_form.logits(super().forward(*arguments, **named))  # type: ignore[misc]
+    def forward(self, images: Any) -> Tensor:  # named, because `torch.export` asks for the names of inputs
+        logits = self.reading_form.logits(super().forward(images))  # type: ignore[misc]
         return self.reading_form.label_logits(logits) if self.reads_labels else logits
 
 

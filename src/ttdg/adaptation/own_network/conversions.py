@@ -1,4 +1,4 @@
-"""Networks from outside this project: what is known of their output, and the form in which methods receive them."""
+"""Between a user and the adapter of a method: the network that it receives, the images, and the answers."""
 
 import copy
 from collections.abc import Mapping
@@ -10,52 +10,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ttdg.adaptation.abilities import Images, Logits
-from ttdg.adaptation.network_output import Activation, LabelSets, OutputForm, read_as
+from ttdg.adaptation.inference_mode import normal_tensor
+from ttdg.adaptation.own_network.first_pass import check_logits, check_shape, check_tensor, first_logits
+from ttdg.adaptation.own_network.foreign import UNKNOWN, ForeignNetwork
+from ttdg.adaptation.own_network.output import OutputForm, read_as
 from ttdg.adaptation.registry import METHODS, defaults
 from ttdg.errors import UserError
-from ttdg.types import Part
-
-UNKNOWN = OutputForm()
-OUTPUT = "output"  # name of the part that holds the form of the network's output
-
-
-@dataclass(frozen=True)
-class ForeignNetwork:
-    """A network with parts that were fitted to it, and the form of its output."""
-
-    network: nn.Module
-    parts: Mapping[str, Part] = field(default_factory=dict)
-    form: OutputForm = UNKNOWN
-
-    @classmethod
-    def of(
-        cls,
-        network: nn.Module,
-        parts: Mapping[str, Part] | None = None,
-        output: str | int | None = None,
-        activation: Activation | None = None,
-    ) -> "ForeignNetwork":
-        """Join what the parts know of the output with what is given; raises `UserError` if they disagree."""
-        parts, label_sets = parts or {}, LabelSets()
-        if OUTPUT in parts:
-            known = parts[OUTPUT].settings
-            for name, given in (("output", output), ("activation", activation)):
-                if given is not None and given != known[name]:
-                    raise UserError(
-                        f"the parts were fitted with {name} {known[name]!r}, not {given!r}; fit the parts again, or "
-                        "leave this argument out"
-                    )
-            output, activation = known["output"], known["activation"]
-            label_sets = tuple(tuple(channels) for channels in known["label_sets"])
-        elif hasattr(network, "decoded"):  # the networks of this project
-            activation = activation or "softmax"
-        return cls(network, parts, OutputForm(output, activation, label_sets))
-
-
-def output_part(form: OutputForm) -> Part:
-    """The form of an output as a part."""
-    label_sets = [list(channels) for channels in form.label_sets]
-    return Part({}, {"output": form.pick, "activation": form.activation, "label_sets": label_sets})
 
 
 @dataclass(frozen=True)
@@ -68,26 +28,43 @@ class Conversions:
     by_label: bool = False  # the adapter answers with labels, and the user expects channels
     single: bool = False  # the user's images are float16, and the adapter's float32
     asks: bool = False  # the method depends on the activation, and nothing says it
+    looks: bool = False  # the network is a user's, and its first pass is looked at
     counted: list[int] = field(default_factory=list)  # output channels of the network, once they are counted
+    copies: list[nn.Module] = field(default_factory=list)  # of the network, once one is needed
 
     def images(self, images: Images) -> Images:
         """The images that the adapter receives."""
+        check_tensor(images, "images")
         if images.ndim != 4 and not (images.ndim == 5 and METHODS[self.method].volumes):
             able = ", ".join(name for name, method in METHODS.items() if method.volumes)
+            remedy = (
+                "give one image as images[None]"
+                if images.ndim == 3
+                else f"give it the slices of a volume as images, or use a method that takes volumes ({able})"
+            )
             raise UserError(
                 f"method {self.method!r} works on images (images, channels, height, width), not on a tensor of shape "
-                f"{tuple(images.shape)}; give it the slices of a volume as images, or use a method that takes volumes "
-                f"({able})"
+                f"{tuple(images.shape)}; {remedy}"
             )
-        if self.asks and len(images):
-            self._ask(images)
-        return images.float() if self.single else images
+        images = normal_tensor(images.float() if self.single else images)
+        if self.looks and len(images):
+            self._look(images[:1])
+        return images
 
-    def _ask(self, images: Images) -> None:
-        """Raise `UserError` for three or more channels; two are read as background and one structure."""
+    def _look(self, images: Images) -> None:
+        """Raise `UserError` if the network fails on an image, if it returns no logits, or if these can be misread.
+
+        Without an activation, two channels are read as background and one structure.
+        """
         if not self.counted:
-            self.counted.append(self.nothing(images[:1]).shape[1])
-        if self.counted[0] > 2:
+            network = self._unadapted()
+            network = copy.deepcopy(network).float() if self.single else network
+            logits = first_logits(network, images, self.form)
+            if logits.ndim != 2:  # a classification has no height and width
+                check_shape(logits, images)
+            check_logits(logits, self.form.activation)
+            self.counted.append(logits.shape[1])
+        if self.asks and self.counted[0] > 2:
             raise UserError(
                 f"nothing says whether the {self.counted[0]} output channels of {type(self.source).__name__} are "
                 f"labels that exclude each other or independent structures, and method {self.method!r} depends on it; "
@@ -101,8 +78,16 @@ class Conversions:
     @torch.no_grad()
     def alone(self, images: Images) -> Tensor:
         """The answers of the user's network, which is not adapted."""
-        network = copy.deepcopy(self.source).eval()
-        return self.form.logits(network(images.to(next(network.parameters()))))
+        network = self._unadapted()
+        return self.form.logits(network(images.to(next(network.parameters(), images))))
+
+    def _unadapted(self) -> nn.Module:
+        """The user's network, or a copy in eval mode if it is in training mode."""
+        if not any(module.training for module in self.source.modules()):
+            return self.source
+        if not self.copies:
+            self.copies.append(copy.deepcopy(self.source).eval())
+        return self.copies[0]
 
     def nothing(self, images: Images) -> Tensor:
         """Zeros in the shape of the answers to the images."""
@@ -129,4 +114,4 @@ def prepared(
     by_label = said == "sigmoid" and "prior" in METHODS[method].parts
     network = network if hasattr(network, "decoded") else read_as(network, form, labels=by_label)
     form = OutputForm(form.pick, said, form.label_sets)
-    return network, Conversions(method, model.network, form, by_label, single, asks), values
+    return network, Conversions(method, model.network, form, by_label, single, asks, looks=True), values
