@@ -1,10 +1,14 @@
-"""Errors that the user can correct. The command line shows them without a traceback."""
+"""Errors that the user can correct, and warnings. The command line shows both as sentences, without lines of code."""
 
 from collections.abc import Iterable
 
 
 class UserError(ValueError):
     """Invalid input. The message says what is wrong, where, and how to correct it."""
+
+
+class TtdgWarning(RuntimeWarning):
+    """What a user should know of an input or of the machine, although the work goes on."""
 
 
 def suggestion(name: str, known: Iterable[object]) -> str:

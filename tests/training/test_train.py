@@ -10,7 +10,7 @@ import torch
 
 from ttdg.checkpoints import load
 from ttdg.data import find_sites, load_benchmark, load_sources, normalise, pack_site
-from ttdg.errors import UserError
+from ttdg.errors import TtdgWarning, UserError
 from ttdg.networks import level_channels
 from ttdg.prior import literal_prior_for, prior_from_part
 from ttdg.training import Recipe, loop, make_fabric, train
@@ -155,7 +155,7 @@ def test_weights_that_fit_the_other_strides_better_are_named_before_training(dis
         loop.warn_of_strides(network, site, benchmark)
     wrong = loop.build_network(Recipe(strides="v1.5"), 2)
     wrong.image_encoder.load_state_dict(network.image_encoder.state_dict())
-    with pytest.warns(UserWarning, match=r"fit strides v1 better than v1\.5.*train with --strides v1 "):
+    with pytest.warns(TtdgWarning, match=r"fit strides v1 better than v1\.5.*train with --strides v1 "):
         loop.warn_of_strides(wrong, site, benchmark)
 
 

@@ -21,7 +21,7 @@ from ttdg.adaptation.abilities import Adapter, Assessment, Images, Logits, Progr
 from ttdg.adaptation.empty_frames import shows_nothing
 from ttdg.adaptation.inference_mode import normal_mode, normal_tensor
 from ttdg.adaptation.own_network.conversions import Conversions
-from ttdg.errors import UserError
+from ttdg.errors import TtdgWarning, UserError
 
 LIMIT = 1e6  # of absolute values; raw 16-bit images stay below 7e4
 UNUSABLE = "unusable image"  # the choice that an assessment names
@@ -156,13 +156,13 @@ def _warn(finite: Bool[Tensor, " n"], empty: Bool[Tensor, " n"]) -> None:
         warnings.warn(
             f"{int((~finite).sum())} of {len(finite)} images hold values that are not finite or beyond ±{LIMIT:.0e}; "
             "they change nothing and are answered with zeros",
-            RuntimeWarning,
+            TtdgWarning,
             stacklevel=4,
         )
     if empty.any():
         warnings.warn(
             f"{int(empty.sum())} of {len(empty)} images show nothing but one value or noise; "
             "they change nothing and are answered by the unadapted network",
-            RuntimeWarning,
+            TtdgWarning,
             stacklevel=4,
         )

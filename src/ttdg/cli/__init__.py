@@ -6,6 +6,8 @@ Commands import heavy packages inside their functions, so that `ttdg --help` is 
 import errno
 import re
 import sys
+import warnings
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import typer
@@ -31,7 +33,7 @@ from ttdg.cli import (
     verify,
 )
 from ttdg.cli.models import export, fingerprint, fit, foreign, prior
-from ttdg.errors import UserError
+from ttdg.errors import TtdgWarning, UserError
 
 # Errors of paths that the user named; other OSErrors are bugs.
 PATH_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
@@ -91,6 +93,7 @@ app.command("info")(info.info_command)
 
 def main() -> None:
     """Run the command line. A user's mistake ends in one sentence; other exceptions show their traceback."""
+    warnings.showwarning = _sentences(warnings.showwarning)
     try:
         app()
     except UserError as error:
@@ -119,6 +122,18 @@ def is_full_disk(error: Exception) -> bool:
         return error.errno in DISK_ERRORS
     stated = re.search(r"\b(?:os error|code:) (\d+)", str(error))
     return type(error).__name__ == "SafetensorError" and stated is not None and int(stated[1]) in DISK_ERRORS
+
+
+def _sentences(show: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that shows warnings of this package as sentences, and others with `show`."""
+
+    def show_sentence(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, TtdgWarning):
+            sys.stderr.write(f"ttdg: {message}\n")
+        else:
+            show(message, category, *place, **more)
+
+    return show_sentence
 
 
 def _end(sentence: str) -> NoReturn:

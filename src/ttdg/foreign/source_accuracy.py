@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from ttdg.data import Arrays, Benchmark, normalise
+from ttdg.errors import TtdgWarning
 from ttdg.metrics.regions import region_masks
 
 POOR = 0.2  # Dice; networks are far above it on the images of their own site
@@ -29,7 +30,7 @@ def warn_of_poor_answers(network: nn.Module, sites: Iterable[Arrays], benchmark:
             f"on the labelled source images the network reaches a Dice of {reached}, so what is fitted will hardly be "
             "useful; check that the images are normalised as the network expects them, the order of their colour "
             "channels (RGB or BGR), the order of the labels, and the weights",
-            RuntimeWarning,
+            TtdgWarning,
             stacklevel=5,
         )
 

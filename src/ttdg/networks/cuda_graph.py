@@ -23,6 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ttdg.errors import TtdgWarning
+
 Function = Callable[..., Any]  # maps tensors to a tensor or to a tuple of tensors
 
 WARM_UP_CALLS = 3  # direct calls before capture: libraries select kernels and optimisers allocate their state
@@ -153,7 +155,7 @@ def _try_capture(function: Function, inputs: Sequence[Tensor]) -> _CapturedGraph
         warnings.warn(
             "runs without a CUDA graph, which is slower (set TTDG_GRAPHS=0 to switch graphs and this warning off): "
             f"{_first_error(error)}",
-            RuntimeWarning,
+            TtdgWarning,
             stacklevel=3,
         )
         return None

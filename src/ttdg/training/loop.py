@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ttdg.checkpoints import ModelCard, save
 from ttdg.data import Arrays, Benchmark, normalise
-from ttdg.errors import UserError, suggestion
+from ttdg.errors import TtdgWarning, UserError, suggestion
 from ttdg.networks import NETWORKS, EncoderNetwork, NetworkSpec, cuda_graph, level_channels, load_encoder
 from ttdg.networks.segmenter import pad_to_stride
 from ttdg.networks.strides import better_strides
@@ -131,6 +131,7 @@ def warn_of_strides(network: EncoderNetwork, site: Arrays, benchmark: Benchmark)
         warnings.warn(
             f"the encoder weights fit strides {other} better than {spec.strides}, by the BatchNorm statistics of "
             f"{len(images)} images; train with --strides {other} (`strides: {other}` in a recipe)",
+            TtdgWarning,
             stacklevel=2,
         )
 

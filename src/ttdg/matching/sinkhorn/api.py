@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ttdg.errors import TtdgWarning
 from ttdg.matching.sinkhorn.balance import balance
 from ttdg.matching.sinkhorn.implicit import FixedPoint
 from ttdg.matching.sinkhorn.scaling import FORBIDDEN, scale
@@ -126,7 +127,7 @@ def _fused_kernel() -> _Kernel | None:
     except Exception as error:  # noqa: BLE001 any failure leaves the unfused implementation
         warnings.warn(
             f"the fused Sinkhorn kernel could not be built; Sinkhorn runs about ten times slower: {error}",
-            RuntimeWarning,
+            TtdgWarning,
             stacklevel=2,
         )
         return None

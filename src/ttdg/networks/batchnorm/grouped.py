@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ttdg.errors import TtdgWarning
 from ttdg.networks import batchnorm
 
 Normalise = Callable[[_BatchNorm, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor, Tensor]]
@@ -63,7 +64,7 @@ def fused_kernel() -> Normalise | None:
     except (ImportError, RuntimeError, OSError) as error:
         warnings.warn(
             f"BatchNorm over groups runs without its fused kernel, which is slower: {error}",
-            RuntimeWarning,
+            TtdgWarning,
             stacklevel=2,
         )
         return None
