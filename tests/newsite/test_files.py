@@ -209,3 +209,29 @@ def test_no_name_from_metadata_or_from_above_the_input_is_written(disc_model, pi
         assert str(tmp_path).encode() not in content, path
     said = "".join(capfd.readouterr()) + str(outcome.set_aside)
     assert name not in said
+
+
+def test_of_many_files_that_were_set_aside_some_are_printed_and_all_are_in_the_manifest(
+    disc_model, picture, tmp_path
+):
+    save(tmp_path / "model", disc_model.network, disc_model.card)
+    (tmp_path / "site").mkdir()
+    picture.save(tmp_path / "site" / "a.png")
+    for number in range(23):
+        (tmp_path / "site" / f"{number:02}.txt").write_text("a note")
+    out = tmp_path / "out"
+    arguments = [
+        "-m",
+        str(tmp_path / "model"),
+        "--device",
+        "cpu",
+        "-i",
+        str(tmp_path / "site"),
+        "-o",
+        str(out),
+    ]
+    result = CliRunner().invoke(app, ["predict", *arguments])
+    lines = [line for line in result.stderr.splitlines() if line.startswith("set aside")]
+    assert len(lines) == 21
+    assert lines[-1] == f"set aside 3 more; {out / 'manifest.csv'} has all with their reasons"
+    assert (out / "manifest.csv").read_text().count("set aside") == 23

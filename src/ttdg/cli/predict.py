@@ -1,6 +1,7 @@
 """The command `ttdg predict`."""
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 STREAMS = ("online", "folder")
 PARTLY = 3  # exit status if some files were set aside
+SHOWN = 20  # files that were set aside and are printed
 SHARDS_PANEL = "Many processes or machines"  # heading of some options
 
 
@@ -200,8 +202,10 @@ def predict_command(
     typer.echo(unknown_drift(loaded) if outcome.drift is None else outcome.drift.sentence())
     for line in _about_files(outcome, out):
         typer.echo(printable(line))
-    for file, reason in outcome.set_aside.items():
+    for file, reason in islice(outcome.set_aside.items(), SHOWN):
         typer.echo(printable(f"set aside {file}: {reason}"), err=True)
+    if (others := len(outcome.set_aside) - SHOWN) > 0:
+        typer.echo(f"set aside {others} more; {outcome.manifest} has all with their reasons", err=True)
     raise typer.Exit(PARTLY if outcome.set_aside else 0)
 
 
