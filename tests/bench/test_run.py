@@ -2,8 +2,6 @@
 
 import gzip
 import multiprocessing
-import os
-import random
 import resource
 import shutil
 import signal
@@ -61,22 +59,13 @@ def test_a_second_call_does_nothing(started, place, inline):
     assert stamps == {path: path.stat().st_mtime_ns for path in place.run.rglob("*.gz")}
 
 
-def test_killed_at_random_points_it_ends_with_the_same_records(started, place, tmp_path, here):
+def test_killed_at_random_points_it_ends_with_the_same_records(
+    started, place, tmp_path, here, killed_at_random_writes
+):
     run = started()
     calm = replace(place, run=tmp_path / "calm", models=tmp_path / "calm" / "models")
     run_jobs(dict(run.jobs), calm, lambda: here(calm))
-    dice, kills = random.Random(0), 0
-    while True:
-        child = FORK.Process(target=run_jobs, args=(dict(run.jobs), place, lambda: here(place)))
-        child.start()
-        child.join(dice.uniform(0.02, 0.5) if kills < 12 else 60)
-        if not child.is_alive():
-            break
-        os.kill(child.pid, signal.SIGKILL)
-        child.join()
-        kills += 1
-    assert child.exitcode == 0
-    assert kills >= 2
+    assert killed_at_random_writes(lambda: run_jobs(dict(run.jobs), place, lambda: here(place)), 12) >= 2
     assert same(rows_of(place, run), rows_of(calm, run))
     assert not [
         path for path in place.run.rglob(".*") if path.suffix != ".lock"

@@ -1,10 +1,6 @@
 """Options chosen as part of a run: once a split, on sources alone, for every seed alike."""
 
-import multiprocessing
-import os
-import random
 import shutil
-import signal
 from dataclasses import replace
 
 import pytest
@@ -113,26 +109,15 @@ def test_a_tuning_never_reads_a_target(done, tmp_path):
         shutil.copytree(place.data / target, tmp_path / "data" / target)
 
 
-def test_killed_at_random_points_it_ends_with_the_same_records(done, tmp_path, here):
+def test_killed_at_random_points_it_ends_with_the_same_records(done, tmp_path, here, killed_at_random_writes):
     """The jobs of one split, of the three."""
     run, place = done
     split = next(job.training for job in of(Tuning, run).values())
     run = replace(
         run, jobs={k: job for k, job in run.jobs.items() if split in (k, getattr(job, "training", None))}
     )
-    fork, dice, kills = multiprocessing.get_context("fork"), random.Random(0), 0
     wild = replace(place, run=tmp_path / "wild", models=tmp_path / "wild" / "models")
-    while True:
-        child = fork.Process(target=run_jobs, args=(dict(run.jobs), wild, lambda: here(wild)))
-        child.start()
-        child.join(dice.uniform(0.05, 0.5) if kills < 8 else 60)
-        if not child.is_alive():
-            break
-        os.kill(child.pid, signal.SIGKILL)
-        child.join()
-        kills += 1
-    assert child.exitcode == 0
-    assert kills >= 2
+    assert killed_at_random_writes(lambda: run_jobs(dict(run.jobs), wild, lambda: here(wild)), 8) >= 2
     assert rows_of(wild, run) == rows_of(place, run)
     assert not list((wild.run / "tuned").glob(".*"))
 
