@@ -82,12 +82,14 @@ METHOD = Method(
     access="source-free",
     paper="Mirza et al., CVPR 2022",
     origin="momentum as published; 8 views are ours (published 64)",
+    published={"views": 64},
     options={
         "decay": Option("factor ω by which the momentum decays from batch to batch", "the paper", SHARE),
         "least": Option("floor ζ that is added to the decaying momentum", "the paper", SHARE),
         "views": Option(
             "number of flipped and rotated views of each image",
-            "this project: each symmetry of the square once; the paper has 64 random views",
+            "this project: each symmetry of the square once; the paper has 64 random views, and 64 here repeat the "
+            "symmetries",
             COUNT,
         ),
     },

@@ -240,5 +240,5 @@ METHOD = Method(
     },
     needs=("encode/decode", "segmentation"),
     grid={"lr": (3e-5, 1e-4, 3e-4), "statistics": ("batch", "source")},
-    published={"salt": "black"},
+    published={"samples": 100, "salt": "black"},
 )
