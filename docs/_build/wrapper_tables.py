@@ -1,9 +1,15 @@
 """Tables of methods without and with what can be put around any of them: the gate, and flips."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from methods_page import table
-from record_tables import AGAINST, HARMED, gain, named, value, views
+from packed import run_table
+from record_tables import AGAINST, BASELINE, HARMED, Row, gain, named, value, views
+from ttdg.bench.results import select_experiments
+from ttdg.report.aggregate import image_dice
+from ttdg.report.controls import compare_with_controls
+
+FLIPPED = " + flips"  # end of the label of a row whose answers are averaged over flips
 
 
 def with_and_without_gate(run: str, experiment: str) -> str:
@@ -22,15 +28,30 @@ def with_and_without_gate(run: str, experiment: str) -> str:
 
 
 def with_and_without_flips(run: str, experiments: Sequence[str]) -> str:
-    """Gain of every method in each experiment, without flips and with them, and its harm without; or empty cells."""
+    """Gain of every method in each experiment and its harm, and its gain with flips over the source with flips.
+
+    Both gains compare a row with its own control, on the same models and images. Cells of rows that were not run are
+    empty.
+    """
     found = {experiment: views(run, experiment)[AGAINST] for experiment in experiments}
+    over_flips = {experiment: _gains_over_flips(run, experiment) for experiment in experiments}
     lines = []
-    for label in (label for label in found[experiments[0]] if not label.endswith("+ flips")):
+    for label, facts in found[experiments[0]].items():
+        control = label == f"{BASELINE}{FLIPPED}"
+        if label == BASELINE or (label.endswith(FLIPPED) and not control):
+            continue
         cells = []
-        for rows in found.values():
-            pair = (rows.get(label), rows.get(f"{label} + flips"))
-            cells += [gain(row, "Dice") if row else "" for row in pair]
-            cells.append(pair[0][HARMED].text if pair[0] else "")
-        lines.append((named(label), *cells))
-    heads = (f"{name}, {what}" for name in experiments for what in ("Δ Dice", "with flips", HARMED))
-    return table(("method", *heads), lines)
+        for experiment, rows in found.items():
+            plain, flipped = rows.get(label), over_flips[experiment].get(f"{label}{FLIPPED}")
+            cells += [gain(plain, "Dice") if plain else "", gain(flipped, "Dice") if flipped else ""]
+            cells.append(plain[HARMED].text if plain else "")
+        lines.append((f"`{BASELINE}` with flips" if control else named(label), facts["access"].text, *cells))
+    columns = ("Δ Dice", "with flips, Δ to the source with flips", HARMED)
+    heads = (f"{name}, {what}" for name in experiments for what in columns)
+    return table(("method", "access", *heads), lines)
+
+
+def _gains_over_flips(run: str, experiment: str) -> Mapping[str, Row]:
+    """Gain of every row over the source with flips."""
+    images = image_dice(select_experiments(run_table(run), [experiment]))
+    return compare_with_controls(images, f"{BASELINE}{FLIPPED}", [], 5.0).cells

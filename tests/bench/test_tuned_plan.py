@@ -202,8 +202,9 @@ def test_rows_that_say_their_options_are_left_alone(planned):
 def test_a_row_may_be_tuned_beside_the_option_it_says(planned):
     entry = {"method": "dua", "name": "d", "options": {"decay": 0.9}, "tuned": True}
     job = next(iter(of(Tuning, planned({**TUNED, "methods": [entry]}, tune=SEARCH)).values()))
-    assert [point["decay"] for point in job.configurations] == [0.9, 0.9]
-    assert [point["least"] for point in job.configurations] == [0.005, 0.05]
+    assert [point["decay"] for point in job.configurations] == [0.9, 0.9, 0.9]
+    searched = [(point["least"], point["views"]) for point in job.configurations]
+    assert searched == [(0.005, 8), (0.05, 8), (0.005, 64)]  # the grid, and the published number of views
 
 
 def test_tuning_on_nothing_is_a_mistake_that_is_named(planned):
