@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from methods_page import table
 from packed import run_table
 from record_tables import AGAINST, BASELINE, HARMED, Row, gain, named, value, views
+from ttdg.adaptation import METHODS
 from ttdg.bench.results import select_experiments
 from ttdg.report.aggregate import image_dice
 from ttdg.report.controls import compare_with_controls
@@ -30,8 +31,8 @@ def with_and_without_gate(run: str, experiment: str) -> str:
 def with_and_without_flips(run: str, experiments: Sequence[str]) -> str:
     """Gain of every method in each experiment and its harm, and its gain with flips over the source with flips.
 
-    Both gains compare a row with its own control, on the same models and images. Cells of rows that were not run are
-    empty.
+    Both gains compare a row with its own control, on the same models and images. A method that mirrors images itself
+    has one row, which is compared with both. Cells of rows that were not run are empty.
     """
     found = {experiment: views(run, experiment)[AGAINST] for experiment in experiments}
     over_flips = {experiment: _gains_over_flips(run, experiment) for experiment in experiments}
@@ -42,7 +43,9 @@ def with_and_without_flips(run: str, experiments: Sequence[str]) -> str:
             continue
         cells = []
         for experiment, rows in found.items():
-            plain, flipped = rows.get(label), over_flips[experiment].get(f"{label}{FLIPPED}")
+            mirrors = label in METHODS and METHODS[label].flips
+            plain = rows.get(label)
+            flipped = over_flips[experiment].get(label if mirrors else f"{label}{FLIPPED}")
             cells += [gain(plain, "Dice") if plain else "", gain(flipped, "Dice") if flipped else ""]
             cells.append(plain[HARMED].text if plain else "")
         lines.append((f"`{BASELINE}` with flips" if control else named(label), facts["access"].text, *cells))
