@@ -113,9 +113,7 @@ def verified_table() -> str:
     """Whether the records of each run were run again."""
     lines = ["| run | `ttdg verify` |", "|---|---|"]
     for run, title in RUNS.items():
-        lines.append(
-            f"| [{title}](tables/{run}.md) | {verification_state(RECORDS / run, run_table(run))} |"
-        )
+        lines.append(f"| [{title}](tables/{run}.md) | {verification_state(RECORDS / run, run_table(run))} |")
     return "\n".join(lines)
 
 

@@ -8,7 +8,7 @@ from record_tables import AGAINST, BASELINE, HARMED, Row, gain, named, value, vi
 from ttdg.adaptation import METHODS
 from ttdg.bench.results import select_experiments
 from ttdg.report.aggregate import image_dice
-from ttdg.report.controls import compare_with_controls
+from ttdg.report.controls import INTERVAL, compare_with_controls
 
 FLIPPED = " + flips"  # end of the label of a row whose answers are averaged over flips
 
@@ -32,7 +32,8 @@ def with_and_without_flips(run: str, experiments: Sequence[str]) -> str:
     """Gain of every method in each experiment and its harm, and its gain with flips over the source with flips.
 
     Both gains compare a row with its own control, on the same models and images. A method that mirrors images itself
-    has one row, which is compared with both. Cells of rows that were not run are empty.
+    has one row, which is compared with both. Cells of rows that were not run, or share one transfer with their control,
+    are empty.
     """
     found = {experiment: views(run, experiment)[AGAINST] for experiment in experiments}
     over_flips = {experiment: _gains_over_flips(run, experiment) for experiment in experiments}
@@ -46,12 +47,16 @@ def with_and_without_flips(run: str, experiments: Sequence[str]) -> str:
             mirrors = label in METHODS and METHODS[label].flips
             plain = rows.get(label)
             flipped = over_flips[experiment].get(label if mirrors else f"{label}{FLIPPED}")
-            cells += [gain(plain, "Dice") if plain else "", gain(flipped, "Dice") if flipped else ""]
-            cells.append(plain[HARMED].text if plain else "")
+            cells += [_gain(plain), _gain(flipped), plain[HARMED].text if plain else ""]
         lines.append((f"`{BASELINE}` with flips" if control else named(label), facts["access"].text, *cells))
     columns = ("Δ Dice", "with flips, Δ to the source with flips", HARMED)
     heads = (f"{name}, {what}" for name in experiments for what in columns)
     return table(("method", "access", *heads), lines)
+
+
+def _gain(row: Row | None) -> str:
+    """The gain of a row that has an interval; one transfer gives none."""
+    return gain(row, "Dice") if row and row[INTERVAL].text.startswith("[") else ""
 
 
 def _gains_over_flips(run: str, experiment: str) -> Mapping[str, Row]:
