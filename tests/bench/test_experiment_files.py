@@ -13,9 +13,20 @@ from ttdg.bench.config import read_config
 from ttdg.bench.folder import RunFolder
 from ttdg.bench.jobs import Training, key_of
 from ttdg.bench.plan import plan_jobs
+from ttdg.bench.prepare import check_baseline
 from ttdg.bench.rows import recipe_of_job
 from ttdg.bench.run_file import read_run
-from ttdg.data import Sources, find_benchmark_folder, find_sites, load_benchmark, summarise_data
+from ttdg.data import (
+    Case,
+    DataSummary,
+    Site,
+    Sources,
+    find_benchmark_folder,
+    find_sites,
+    load_benchmark,
+    summarise_data,
+    synthetic,
+)
 from ttdg.evaluation.search_space import configurations
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +55,26 @@ def test_an_experiment_asks_for_the_source_models_of_its_records(name):
     for key, job in trainings.items():
         own = {field: value for field, value in job.recipe.items() if field in varied}
         assert key_of(Training(job.benchmark, job.sources, same | own)) == key
+
+
+SITES = {
+    "polyp": ["bkai", "clinicdb", "etis", "kvasir"],
+    "fundus": ["drishti", "origa", "papila"],
+    "prostate": ["bidmc", "runmc", "ucl", "prostatex"],
+    "vessels": ["chase", "drive", "stare"],
+    "pacs": ["art_painting", "cartoon", "photo", "sketch"],
+}
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "experiments").glob("*.yaml")))
+def test_every_shipped_experiment_can_be_planned_and_has_its_baseline(name):
+    config = read_config(ROOT / "experiments" / name)
+    names = SITES[config.benchmark] if config.benchmark else synthetic.SITES
+    cases = [Case(f"{i}", ROOT, ROOT, f"{i}", label="dog") for i in range(20)]
+    sites = {site: Site(site, tuple(cases)) for site in names}
+    described = load_benchmark(config.benchmark or f"synthetic-{config.synthetic.variant}").to_dict()
+    planned = plan_jobs(config, DataSummary(described, sites, dict.fromkeys(sites, "")))
+    check_baseline(config, planned)
 
 
 def test_a_recorded_job_trains_with_the_recipe_it_was_recorded_with(monkeypatch, tmp_path):

@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from ttdg.bench.jobs import Fitting, Scoring, from_dict, key_of, to_dict
+from ttdg.bench.jobs import Fitting, Scoring, Tuning, from_dict, key_of, to_dict
 from ttdg.bench.results import read_table
 from ttdg.bench.run import run_jobs
 from ttdg.errors import UserError
@@ -44,6 +44,14 @@ def test_rows_without_the_gate_keep_their_keys(planned):
         planned(SINGLE | {"methods": ["tent"], "gate": gate}, **JUDGED) for gate in (False, [False, True])
     )
     assert {entry.job for entry in plain.entries} < {entry.job for entry in both.entries}
+
+
+def test_a_tuned_row_with_the_gate_has_the_search_of_the_row_without_it(planned):
+    fields = SINGLE | {"methods": ["tent"], "gate": [False, True], "tuned": True, "sources": ["west"]}
+    run = planned(fields, tune={"hospitals": 1, "images": 4}, **JUDGED)
+    (search,) = (key for key, job in run.jobs.items() if isinstance(job, Tuning))
+    tuned_by = {(job.gate, job.tuning) for job in run.jobs.values() if isinstance(job, Scoring)}
+    assert tuned_by == {(False, search), (True, search)}
 
 
 def test_other_bounds_of_the_gate_make_another_key(planned, monkeypatch):

@@ -118,3 +118,12 @@ def test_the_packed_plan_of_a_run_in_pieces_names_what_was_run(finished, tmp_pat
     packed = read_table(tmp_path / "packed")
     assert {entry.job for entry in packed.run.entries} == kept.keys()
     assert {key for key, job in packed.run.jobs.items() if isinstance(job, Scoring)} == kept.keys()
+
+
+def test_a_piece_has_the_baseline_of_every_model_of_a_grid(planned):
+    grid = {"recipe.points": [20, 40]}
+    methods = [{"method": name, "grid": grid} for name in ("source", "norm", "tent")]
+    run = planned({"name": "grid", "protocol": "leave-one-out", "methods": methods})
+    kept = select_jobs(run.jobs, run.entries, Piece(rows=("norm",)), run.baseline)
+    labels = {entry.label for entry in run.entries if entry.job in kept}
+    assert labels == {f"{name} [recipe.points={size}]" for name in ("source", "norm") for size in (20, 40)}

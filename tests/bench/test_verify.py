@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from ttdg.bench.jobs import Scoring, Training
 from ttdg.bench.results import pack_run, read_table
+from ttdg.bench.run import run_jobs
 from ttdg.bench.run_file import read_run, write_run
 from ttdg.bench.verification.outcome import verification_state, verified_records
 from ttdg.bench.verification.rerun import verify_run
@@ -78,6 +79,18 @@ def test_other_versions_owe_a_tolerance_and_not_bits(finished, tmp_path):
     assert result.agrees
     assert "within 0.02" in result.in_words()
     assert result.in_words().endswith("the code has changed since these records were made")
+
+
+def test_verifying_packed_records_leaves_neither_models_nor_parts_beside_them(
+    started, place, inline, discs, tmp_path
+):
+    experiment = {"name": "main", "protocol": "leave-one-out", "targets": ["west"], "methods": ["nc-ttt"]}
+    run = started(experiment, parts={"nc-ttt": {"steps": 1}})
+    assert not run_jobs(dict(run.jobs), place, lambda: inline).failed
+    written = {path.name for path in pack_run(read_table(place.run), tmp_path / "packed")}
+    result = verify_run(tmp_path / "packed", 1, data=discs)
+    assert result.retrained == 2
+    assert {path.name for path in (tmp_path / "packed").iterdir()} == {*written, "verification.json"}
 
 
 def test_a_folder_of_benchmarks_will_do_for_the_data(finished, tmp_path, monkeypatch):

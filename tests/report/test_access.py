@@ -160,6 +160,22 @@ def test_the_gain_is_the_mean_over_seeds_that_scored_different_images(run, place
     assert column(against, "Δ Dice")["norm"] == "+8.50"
 
 
+def test_a_transfer_with_one_image_leaves_no_interval_over_images(run, place):
+    assert column(report_tables(read_table(run))[-1], "95 % interval over images")["norm"] == "[+5.25, +5.25]"
+    plan = read_run(run)
+    target = min(job.targets[0].name for job in plan.jobs.values() if isinstance(job, Scoring))
+    for key, job in plan.jobs.items():
+        if isinstance(job, Scoring) and job.targets[0].name == target:
+            write_rows(
+                place.record(key),
+                ABOUT | {"key": key, "images": 1},
+                [(target, target, "a", "disc", "dice", 0.5)],
+            )
+    against = report_tables(read_table(run))[-1]
+    assert column(against, "95 % interval over images")["norm"] == "–"
+    assert column(against, "95 % interval over transfers and seeds")["norm"] != "–"
+
+
 def a_job(method, **options):
     return Scoring("t", method, options, {}, (), {}, "online", 4, 0)
 

@@ -14,7 +14,8 @@ CELLS = [(method, target, seed) for method in METHODS for target in ("east", "we
 def frame(cells):
     """Two images of every scored cell; every seed has its own level, and `b` is 1 above `a` with the same seed."""
     rows = [
-        {**SETTINGS, "method": method, "sources": f"not {target}", "seed": seed, "job": f"{method}{target}{seed}",
+        {**SETTINGS, "method": method, "sources": f"not {target}", "seed": seed, "training": f"{target}{seed}",
+         "job": f"{method}{target}{seed}",
          "target": target, "site": target, "case": case, "dice": 50.0 + 10 * seed + METHODS.index(method)}
         for method, target, seed in cells
         for case in ("1", "2")

@@ -30,12 +30,26 @@ SCORES = st.lists(DICE, min_size=len(KEYS), max_size=len(KEYS)).map(
 def image_frame(**scores):
     """Dice per image of a leave-one-out group; `scores` is method → (target, seed, case) → Dice."""
     lines = [
-        ("main", "leave-one-out", method, f"not {target}", "online", 4, seed, "j", target, target, case, dice)
+        (
+            "main",
+            "leave-one-out",
+            method,
+            f"not {target}",
+            "online",
+            4,
+            seed,
+            "t",
+            "j",
+            target,
+            target,
+            case,
+            dice,
+        )
         for method, mine in scores.items()
         for (target, seed, case), dice in mine.items()
     ]
-    names = ("experiment", "protocol", "method", "sources", "stream", "batch", "seed", "job", "target", "site",
-             "case", "dice")  # fmt: skip
+    names = ("experiment", "protocol", "method", "sources", "stream", "batch", "seed", "training", "job", "target",
+             "site", "case", "dice")  # fmt: skip
     return pl.DataFrame(lines, names, orient="row")
 
 

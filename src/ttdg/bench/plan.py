@@ -151,17 +151,18 @@ def _tuning(
     """Return the tuning job of a row with the jobs it requires.
 
     Options are chosen once per split, batch size and stream, with the model of the run's first seed, and used for all
-    seeds.
+    seeds. A row with the gate has the search of the row without it.
     """
-    model = _prepared_model(variant.without_gate(), data, sources, config.seeds[0])
+    row = variant.without_gate()
+    model = _prepared_model(row, data, sources, config.seeds[0])
     job = Tuning(
         model.training,
-        variant.method,
+        row.method,
         search,
-        variant.configurations,
-        variant.default_options(),
+        row.configurations,
+        row.default_options(),
         model.fittings,
-        variant.statistics,
+        row.statistics,
         config.deterministic,
     )
     return key_of(job), {**model.jobs, key_of(job): job}

@@ -39,7 +39,7 @@ def prepare_run(request: RunRequest) -> PreparedRun:
     device = resolve_device(request.device)
     run_versions = versions()
     planned = plan_jobs(config, data)
-    _check_baseline(config, planned)
+    check_baseline(config, planned)
     wanted = planned if requested == config else plan_jobs(requested, data)
     jobs = select_jobs(wanted.jobs, wanted.entries, request.piece, config.baseline)
     gpus = _count_gpus(device)
@@ -57,7 +57,7 @@ def prepare_run(request: RunRequest) -> PreparedRun:
     return PreparedRun(run, jobs, folder, workers, gpus)
 
 
-def _check_baseline(config: Config, planned: JobPlan) -> None:
+def check_baseline(config: Config, planned: JobPlan) -> None:
     """Raise a UserError if no row of an experiment is the baseline, because its tables would have no gains."""
     for experiment in config.experiments:
         labels = dict.fromkeys(

@@ -46,7 +46,7 @@ class RunTable:
     folder: Path | None = None
 
     def settings(self) -> "pl.DataFrame":
-        """Return one line per table entry that has a record: the SETTING_COLUMNS and the job."""
+        """Return one line per table entry that has a record: the SETTING_COLUMNS, the source model and the job."""
         import polars as pl
 
         lines = []
@@ -54,9 +54,9 @@ class RunTable:
             job = self.run.jobs[entry.job]
             if entry.job in self.about and isinstance(job, Scoring):
                 lines.append((entry.experiment, entry.protocol, entry.label, entry.sources, job.stream, job.batch,
-                              job.seed, entry.job))  # fmt: skip
+                              job.seed, job.training, entry.job))  # fmt: skip
         kinds = {name: pl.Int64 if name in ("batch", "seed") else pl.String for name in SETTING_COLUMNS}
-        return pl.DataFrame(lines, {**kinds, "job": pl.String}, orient="row")
+        return pl.DataFrame(lines, {**kinds, "training": pl.String, "job": pl.String}, orient="row")
 
 
 def import_polars() -> Any:

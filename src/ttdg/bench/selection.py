@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ttdg.bench.jobs import Job, Scoring, with_required
-from ttdg.bench.run_file import TableEntry
+from ttdg.bench.run_file import TableEntry, is_baseline
 from ttdg.errors import UserError, suggestion
 
 
@@ -38,7 +38,12 @@ def select_jobs(
         entry.job
         for entry, job in planned
         if (not piece.seeds or job.seed in piece.seeds)
-        and (not piece.rows or entry.label in {baseline, *rows} or job.method in methods)
+        and (
+            not piece.rows
+            or is_baseline(entry.label, baseline)
+            or entry.label in rows
+            or job.method in methods
+        )
         and (not piece.targets or {target.name for target in job.targets} & {*piece.targets})
     ]
     _check("seed", map(str, piece.seeds), planned, lambda _, job: [str(job.seed)])

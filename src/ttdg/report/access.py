@@ -15,6 +15,7 @@ from ttdg.adaptation.adapter import Access
 from ttdg.adaptation.judge.method import FALLBACK
 from ttdg.bench.jobs import Scoring
 from ttdg.bench.results import RunTable
+from ttdg.bench.run_file import is_baseline
 from ttdg.report.tables import Cell, ReportTable, Rivals
 
 ACCESS: tuple[str, ...] = (*get_args(Access), "unknown")  # in the order of the tables
@@ -33,6 +34,7 @@ class RowFacts:
     access: str = UNKNOWN
     post_hoc: bool = False
     control: bool = False
+    other_model: bool = False  # its source model is not that of a row of the baseline
 
     @property
     def text(self) -> str:
@@ -46,8 +48,10 @@ Facts = Mapping[str, RowFacts]  # label of the row → its facts
 def row_facts(table: RunTable, experiment: str) -> Facts:
     """Return the facts of all rows of an experiment."""
     entries = (entry for entry in table.run.entries if entry.experiment == experiment)
-    jobs = ((entry.label, table.run.jobs[entry.job]) for entry in entries)
-    return {label: job_facts(job) for label, job in jobs if isinstance(job, Scoring)}
+    jobs = [(entry, job) for entry in entries if isinstance(job := table.run.jobs[entry.job], Scoring)]
+    models = {job.training for entry, job in jobs if is_baseline(entry.label, table.run.baseline)}
+    others = {entry.label for entry, job in jobs if models and job.training not in models}
+    return {entry.label: replace(job_facts(job), other_model=entry.label in others) for entry, job in jobs}
 
 
 def job_facts(job: Scoring) -> RowFacts:

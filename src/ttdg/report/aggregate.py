@@ -118,11 +118,23 @@ def image_dice(table: RunTable, region: str = "") -> "pl.DataFrame":
 
 
 def dice_differences(images: "pl.DataFrame", baseline: str) -> "pl.DataFrame":
-    """Add the Dice of the baseline with the same model, stream, batch and seed, and the difference to it."""
+    """Add the Dice and the job of the baseline with the same stream, batch and seed, and the difference to its Dice.
+
+    If a grid trains several source models and the baseline has that grid too, each row is compared with the baseline of
+    its own model. A row whose model has no baseline is compared with the row that has exactly the baseline's name.
+    """
     pl = import_polars()
     same = [name for name in SETTING_COLUMNS if name != "method"] + list(IMAGE_COLUMNS)
-    base = images.filter(pl.col("method") == baseline).select(*same, pl.col("dice").alias("baseline"))
-    joined = images.join(base, on=same, how="inner", maintain_order="left")
+    named, of_grid = pl.col("method") == baseline, pl.col("method").str.starts_with(f"{baseline} [")
+    values = {"baseline": "dice", "baseline_job": "job"}
+    columns = [pl.col(name).alias(new) for new, name in values.items()]
+    own = images.filter(named | of_grid).select(*same, "training", *columns)
+    own = own.unique([*same, "training"], keep="first", maintain_order=True)
+    other = images.filter(named).select(*same, *columns)
+    joined = images.join(own, on=[*same, "training"], how="left", maintain_order="left")
+    joined = joined.join(other, on=same, how="left", suffix="_named", maintain_order="left")
+    joined = joined.with_columns(pl.coalesce(name, f"{name}_named").alias(name) for name in values)
+    joined = joined.drop([f"{name}_named" for name in values]).drop_nulls("baseline")
     return joined.with_columns((pl.col("dice") - pl.col("baseline")).alias("difference"))
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 WEIGHTED = "image-weighted Dice"
 COSTS = ("ms/image", "peak MB", "forward calls/batch", "backward calls/batch")
+FEWER = "*"  # behind a mean over fewer images than that of another row
 SINGLE_IMAGE_NOTE = "needs two images a batch and answers one as the source does"
 
 
@@ -105,16 +106,24 @@ def comparison_table(
     """
     pl = import_polars()
     run, methods = table.run, distinct_values(images, "method")
-    gains = compare_with_controls(images, run.baseline, [m for m in methods if facts[m].control], run.harm)
+    controls = [method for method in methods if facts[method].control]
+    others = [method for method in methods if facts[method].other_model]
+    gains = compare_with_controls(images, run.baseline, controls, run.harm, others)
+    most = images.group_by("method").len()["len"].to_numpy().max()
     empty = {name: Cell("") for name in gains.columns}
     rows = []
     for method in methods:
         cells = gains.cells.get(method, empty)
-        weighted = images.filter(pl.col("method") == method)["dice"].to_numpy().mean()
-        numbers = (number_cell(float(weighted), 1), *_cost(table, means, method))
+        dice = images.filter(pl.col("method") == method)["dice"].to_numpy()
+        weighted = number_cell(float(dice.mean()), 1)
+        if len(dice) < most:
+            weighted = replace(weighted, text=f"{weighted.text}{FEWER}")
+        numbers = (weighted, *_cost(table, means, method))
         rows.append((Cell(method), *(cells[name] for name in gains.columns), *numbers))
+    marked = any(row[-1 - len(COSTS)].text.endswith(FEWER) for row in rows)
+    fewer = f"{FEWER} over fewer transfers or seeds than other rows; " if marked else ""
     note = (
-        f"{gains.note}; an image is harmed that loses more than {run.harm:g} Dice; memory is a GPU's, or a CPU "
+        f"{gains.note}; {fewer}an image is harmed that loses more than {run.harm:g} Dice; memory is a GPU's, or a CPU "
         f"worker's as a whole; views stacked into one call are one call; {ACCESS_NOTE}"
     )
     header = ("method", *gains.columns, WEIGHTED, *COSTS)

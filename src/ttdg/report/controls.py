@@ -5,12 +5,13 @@ than the best of them gains nothing by adapting.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ttdg.bench.run_file import is_baseline
 from ttdg.evaluation import statistics as st
 from ttdg.report.aggregate import TransferDifferences, dice_differences, distinct_values, transfer_differences
 from ttdg.report.tables import Cell
@@ -39,10 +40,15 @@ Differences = Mapping[str, Sequence[TransferDifferences]]  # method → its tran
 
 
 def compare_with_controls(
-    images: "pl.DataFrame", baseline: str, controls: Sequence[str], harm: float
+    images: "pl.DataFrame",
+    baseline: str,
+    controls: Sequence[str],
+    harm: float,
+    others: Collection[str] = (),
 ) -> Gains:
     """Return the gain of every method with its intervals, tests and harm.
 
+    A transfer with a single image leaves no interval over images, because one image says nothing about the next.
     The best control is the one with the largest gain over the baseline; its columns exist only if it is not the
     baseline itself. A column of corrected p-values exists only if a significant one can be reached and one is below 1.
 
@@ -51,14 +57,16 @@ def compare_with_controls(
         baseline: Label of the baseline's row.
         controls: Labels of the controls.
         harm: Loss in points of Dice that counts as harm.
+        others: Labels of the rows whose source model is not that of the baseline. They are compared with the baseline,
+            which the note says, and not with a control.
     """
     found = _differences(images, baseline)
-    methods = [method for method in found if method != baseline]
-    best = best_control(found, controls, baseline)
+    methods = [method for method in found if not is_baseline(method, baseline)]
+    best = best_control(found, [name for name in controls if name not in others], baseline)
     over_control = _differences(images, best) if best != baseline else {}
     cells = {method: _gain(found[method], harm) for method in methods}
     for method in methods:
-        if method != best and over_control.get(method):
+        if method not in {best, *others} and over_control.get(method):
             cells[method] |= _mean_cells(over_control[method], OVER_CONTROL, CONTROL_INTERVAL)
         elif over_control:
             cells[method] |= {OVER_CONTROL: Cell(""), CONTROL_INTERVAL: Cell("")}
@@ -83,7 +91,12 @@ def compare_with_controls(
         columns,
         cells,
         _note(
-            baseline, best, tests, shown, {P_TRANSFERS: few} if reachable[P_TRANSFERS] > SIGNIFICANT else {}
+            baseline,
+            best,
+            tests,
+            shown,
+            {P_TRANSFERS: few} if reachable[P_TRANSFERS] > SIGNIFICANT else {},
+            [method for method in methods if method in others],
         ),
     )
 
@@ -117,7 +130,9 @@ def _mean_cells(transfers: Sequence[TransferDifferences], name: str, interval: s
 
 def _gain(transfers: Sequence[TransferDifferences], lost: float) -> dict[str, Cell]:
     means, arrays = _means(transfers), [transfer.differences for transfer in transfers]
-    within = st.bootstrap(arrays, resample_groups=False)
+    within = (
+        st.bootstrap(arrays, resample_groups=False) if min(map(len, arrays)) > 1 else (math.nan, math.nan)
+    )
     harmed = 100 * st.harm(np.concatenate([transfer.by_seed for transfer in transfers]), lost)
     worst, worse = int(means.argmin()), int((means < 0).sum())
     harm = (
@@ -138,9 +153,15 @@ def _note(
     tests: Mapping[str, Sequence[float]],
     shown: Mapping[str, object],
     omitted: Mapping[str, str],
+    others: Sequence[str],
 ) -> str:
-    """What the columns mean; `omitted` says why a test is not shown."""
+    """What the columns mean; `omitted` says why a test is not shown, `others` are rows with another source model."""
     words = [f"against {baseline}"]
+    if others:
+        words.append(
+            f"these rows have another source model, and their Δ includes the difference of the models: "
+            f"{', '.join(others)}"
+        )
     if best != baseline:
         words.append(f"the best control is {best}")
     words.append(

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ttdg.bench.results import RunTable, import_polars
+from ttdg.bench.run_file import is_baseline
 from ttdg.evaluation.statistics import SMALLEST_GAP, gap_closed
 from ttdg.report.aggregate import TableGroup, column_name, dice_differences, distinct_values, image_dice
 from ttdg.report.tables import Cell, ReportTable, table_title
@@ -107,7 +108,8 @@ def with_share(view: ReportTable, gaps: Gaps, baseline: str, place: int | None =
     if not gaps:
         return view
     place = len(view.header) if place is None else place
-    cells = {method: share_cell(transfers) for method, transfers in gaps.items() if method != baseline}
+    gaps = {method: transfers for method, transfers in gaps.items() if not is_baseline(method, baseline)}
+    cells = {method: share_cell(transfers) for method, transfers in gaps.items()}
     rows = tuple((*row[:place], cells.get(row[0].text, Cell("")), *row[place:]) for row in view.rows)
     header = (*view.header[:place], SHARE, *view.header[place:])
     note = "; ".join(filter(None, [view.note, _legend(baseline)]))
@@ -118,7 +120,7 @@ def gap_table(gaps: Gaps, group: TableGroup, baseline: str) -> ReportTable:
     """Return the share of every method for each transfer and for all of them; the note states the gaps."""
     names = tuple(dict.fromkeys(transfer.name for transfers in gaps.values() for transfer in transfers))
     rows = []
-    for method in (method for method in gaps if method != baseline):
+    for method in (method for method in gaps if not is_baseline(method, baseline)):
         cells = {transfer.name: share_cell([transfer]) for transfer in gaps[method]}
         mine = (cells.get(name, Cell("–")) for name in names)
         rows.append((Cell(method), *mine, share_cell(gaps[method])))

@@ -32,6 +32,7 @@ from ttdg.report.tables import Cell, ReportTable, score_table, with_notes
 
 SPEED = "ms/image"
 PARTIAL = "partial"  # the place of a row that lacks a transfer
+OTHER_MODEL = "other model"  # the place of a row whose source model is not that of the baseline
 KEPT = (
     GAIN,
     INTERVAL,
@@ -107,8 +108,8 @@ def _rank(
 ) -> ReportTable:
     """Join rank, mean Dice and the comparison of the rows of one access and of the controls, largest gain first.
 
-    The gain over the baseline ranks, because it compares the same models and images. A row that lacks a transfer of
-    the table has no rank and comes last.
+    The gain over the baseline ranks, because it compares the same models and images. A row with another source model
+    than the baseline has no rank. A row that lacks a transfer of the table has no rank and comes last.
     """
     columns = [against.header.index(name) for name in KEPT if name in against.header]
     beside = {row[0].text: row for row in against.rows}
@@ -122,9 +123,12 @@ def _rank(
     for row in sorted(mine, key=order):
         name, mean = row[0], row[-1]
         fact, partial = facts[name.text], mean.value is None
-        ranked = not (fact.control or fact.post_hoc or partial)
-        rank += ranked
-        place = str(rank) if ranked else "control" if fact.control else POST_HOC if fact.post_hoc else PARTIAL
+        reasons = {
+            "control": fact.control, POST_HOC: fact.post_hoc, OTHER_MODEL: fact.other_model, PARTIAL: partial
+        }  # fmt: skip
+        unranked = next((reason for reason, holds in reasons.items() if holds), None)
+        rank += unranked is None
+        place = unranked or str(rank)
         others = (beside[name.text][c] for c in columns)
         rows.append((name, Cell(place), replace(mean, best=place == "1"), *others))
     header = ("method", "rank", "mean Dice", *(against.header[c] for c in columns))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ttdg.bench.results import SETTING_COLUMNS, RunTable, import_polars
+from ttdg.bench.results import RunTable, import_polars
 
 if TYPE_CHECKING:
     import polars as pl
@@ -27,16 +27,8 @@ class WorstCase:
 def find_worst_cases(paired: "pl.DataFrame", baseline: str, count: int = 4) -> list[WorstCase]:
     """Return the largest losses of a table, at most one per image."""
     pl = import_polars()
-    same = [name for name in SETTING_COLUMNS if name != "method"]
-    jobs = paired.filter(pl.col("method") == baseline).select(
-        *same, "target", pl.col("job").alias("baseline_job")
-    )
     lines = paired.filter((pl.col("method") != baseline) & (pl.col("difference") < 0))
-    lines = (
-        lines.join(jobs.unique(), on=[*same, "target"])
-        .sort("difference")
-        .unique(["site", "case"], keep="first")
-    )
+    lines = lines.sort("difference").unique(["site", "case"], keep="first")
     fields = ("method", "target", "site", "case", "dice", "baseline", "job", "baseline_job")
     chosen = lines.sort(["difference", "site", "case"]).head(count).select(fields)
     words = chosen.with_columns(pl.col("target", "site", "case").cast(pl.String))

@@ -12,9 +12,11 @@ from ttdg.errors import UserError
 from ttdg.evaluation.records import write_rows
 from ttdg.networks import level_channels
 from ttdg.prior import prior_for
+from ttdg.report.aggregate import image_dice
+from ttdg.report.figures import answers
 from ttdg.report.figures.curves import find_curves
 from ttdg.report.figures.explanations import draw_pairs, grad_cam, last_stage, matched_pairs
-from ttdg.report.figures.write import write_curves, write_model_figures
+from ttdg.report.figures.write import segmentation_panels, write_curves, write_model_figures
 
 COSTS = {
     "images": 1, "batches": 1, "forwards": 1, "backwards": 0, "adapting_seconds": 1.0, "peak_bytes": 1,
@@ -183,3 +185,19 @@ def test_grids_and_maps_of_chosen_methods_are_drawn_from_the_run(finished, tmp_p
     ]  # these models have no prior
     with pytest.raises(UserError, match="did you mean 'norm'"):
         write_model_figures(read_table(folder), folder, ["nrom"], tmp_path)
+
+
+def test_a_case_that_two_sites_name_alike_is_shown_with_the_dice_of_its_own_site(started, place, monkeypatch):
+    """Of a mixture, the image with the median Dice is at the second site."""
+    fields = {"name": "mixture", "protocol": "single-to-mixture", "sources": ["west"], "methods": ["source"]}
+    run = started(fields)
+    (key,) = (entry.job for entry in run.entries)
+    scores = {("east", "00"): 0.2, ("east", "01"): 0.9, ("south", "00"): 0.8}
+    rows = [("east+south", *name, "disc", "dice", dice) for name, dice in scores.items()]
+    write_rows(place.record(key), {**COSTS, "key": key, "images": len(rows)}, rows)
+    shown = np.zeros((2, 2, 3), np.uint8), np.zeros((2, 2), np.uint8), np.zeros((2, 2), np.uint8)
+    monkeypatch.setattr(answers, "rerun_answers", lambda job, folder, names: dict.fromkeys(names, shown))
+    table = read_table(place.run)
+    (panel,) = segmentation_panels(table, image_dice(table), place, ["source"])
+    assert panel.case == "south/00"
+    assert panel.answers["source"][1] == pytest.approx(0.8)

@@ -18,7 +18,7 @@ import torch
 from ttdg.bench.execute import execute_job, score_job
 from ttdg.bench.folder import RunFolder
 from ttdg.bench.jobs import Fitting, Scoring, Training, key_of, required_jobs
-from ttdg.bench.results import RunTable, import_polars, read_table
+from ttdg.bench.results import PACKED_FILE, RunTable, import_polars, read_table
 from ttdg.bench.verification.outcome import (
     Verification,
     VerifiedRecord,
@@ -76,11 +76,13 @@ def verify_run(
     marks, digests = verified_records(folder, table), record_digests(table, sample)
     with tempfile.TemporaryDirectory() as scratch:
         kept = models or _models_folder(table, folder) or Path(scratch) / "models"
+        # beside packed records no fitted part is left
+        parts = Path(scratch) if (folder / PACKED_FILE).is_file() else folder.resolve()
         for key, values in sample.items():
             job, about = table.run.jobs[key], table.about[key]
             assert isinstance(job, Scoring)
             progress(f"{job.method} at {', '.join(target.name for target in job.targets)}")
-            run = RunFolder(folder.resolve(), root, kept, device, about.get("threads", 1), encoder_weights)
+            run = RunFolder(parts, root, kept, device, about.get("threads", 1), encoder_weights)
             torch.set_num_threads(run.threads)
             job = _with_recorded_options(job, about)
             retrained += _make_missing(table, job, run)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ttdg.bench.results import import_polars
+from ttdg.bench.run_file import is_baseline
 from ttdg.report.aggregate import column_name, distinct_values
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def difference_curves(paired: "pl.DataFrame", baseline: str) -> bytes:
     """Draw the sorted Dice differences to the baseline of all images, one curve per method."""
     pl = import_polars()
     figure, (axis,) = new_figure(1, 3.2, 7.5)
-    methods = [method for method in distinct_values(paired, "method") if method != baseline]
+    methods = [method for method in distinct_values(paired, "method") if not is_baseline(method, baseline)]
     for number, method in enumerate(methods):
         values = np.sort(paired.filter(pl.col("method") == method)["difference"].to_numpy())
         if len(values):

@@ -97,7 +97,7 @@ def segmentation_panels(
         for method in methods:
             mine = images.filter(
                 (pl.col("method") == method) & (pl.col("sources") == sources) & (pl.col("target") == target)
-                & (pl.col("seed") == line["seed"]) & (pl.col("case") == line["case"])
+                & (pl.col("seed") == line["seed"]) & (pl.col("site") == line["site"]) & (pl.col("case") == line["case"])
             ).row(0, named=True)  # fmt: skip
             picked = rerun_answers(table.run.jobs[mine["job"]], folder, {name})[name]
             answers[method] = (picked[2], mine["dice"] / 100)
