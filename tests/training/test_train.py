@@ -12,6 +12,7 @@ from ttdg.checkpoints import load
 from ttdg.data import find_sites, load_benchmark, load_sources, normalise, pack_site
 from ttdg.errors import TtdgWarning, UserError
 from ttdg.networks import level_channels
+from ttdg.networks.strides import enlarged
 from ttdg.prior import literal_prior_for, prior_from_part
 from ttdg.training import Recipe, loop, make_fabric, train
 from ttdg.training.batches import Pool
@@ -149,7 +150,7 @@ def test_weights_that_fit_the_other_strides_better_are_named_before_training(dis
         if isinstance(layer, torch.nn.BatchNorm2d):
             layer.momentum = None
     with torch.no_grad():
-        network.image_encoder(normalise(site.images.float() / 255, benchmark.normalisation))
+        network.image_encoder(enlarged(normalise(site.images[:8].float() / 255, benchmark.normalisation)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         loop.warn_of_strides(network, site, benchmark)

@@ -18,6 +18,7 @@ from ttdg.errors import UserError
 FORMS = {"v1": (2, 1), "v1.5": (1, 2)}  # strides of the first and of the second convolution of a stage
 STAGES = ("layer2", "layer3", "layer4")  # those with a stride
 CLEARER = 0.97  # of the misfit: the other form fits better if its misfit is below this share
+IMAGENET_SIZE = 224  # sides of the images on which the statistics of ImageNet weights were collected
 LARGEST = 25.0  # squared deviation of one channel, in variances, that still counts more than a smaller one
 
 
@@ -49,6 +50,12 @@ def better_strides(encoder: nn.Module, images: Float[Tensor, "b c h w"], form: s
     with _strides(encoder, other, form):
         better = _misfit(encoder, images) < CLEARER * mine
     return other if better else None
+
+
+def enlarged(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c _h _w"]:
+    """Enlarge images whose shorter side is below that of ImageNet's; statistics of small images fit neither form."""
+    factor = IMAGENET_SIZE / min(images.shape[2:])
+    return nn.functional.interpolate(images, scale_factor=factor, mode="bilinear") if factor > 1 else images
 
 
 @contextmanager

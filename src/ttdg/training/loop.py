@@ -16,7 +16,7 @@ from ttdg.data import Arrays, Benchmark, normalise
 from ttdg.errors import TtdgWarning, UserError, suggestion
 from ttdg.networks import NETWORKS, EncoderNetwork, NetworkSpec, cuda_graph, level_channels, load_encoder
 from ttdg.networks.segmenter import pad_to_stride
-from ttdg.networks.strides import better_strides
+from ttdg.networks.strides import better_strides, enlarged
 from ttdg.prior import LiteralPrior, MorphologyPrior, literal_prior_for, prior_for
 from ttdg.training.averaging import WeightAverage
 from ttdg.training.batches import Pool
@@ -127,7 +127,7 @@ def warn_of_strides(network: EncoderNetwork, site: Arrays, benchmark: Benchmark)
     if spec.encoder != "resnet50":
         return
     images = normalise(site.images[:COMPARED].float() / 255, benchmark.normalisation)
-    if other := better_strides(network.image_encoder, pad_to_stride(images), spec.strides):
+    if other := better_strides(network.image_encoder, pad_to_stride(enlarged(images)), spec.strides):
         warnings.warn(
             f"the encoder weights fit strides {other} better than {spec.strides}, by the BatchNorm statistics of "
             f"{len(images)} images; train with --strides {other} (`strides: {other}` in a recipe)",
