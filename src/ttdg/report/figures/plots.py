@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 COLOURS = ("#4a7fb5", "#d9534f", "#2a9d6f", "#e08e0b", "#7a5ea8", "#8c564b", "#17a2b8", "#5c6b7a")
 STYLES = ("-", "--", ":", "-.")
+LEGEND_LINE = 0.14  # inches of a line of a legend
 
 
 def dice_boxplots(images: "pl.DataFrame") -> bytes:
@@ -42,8 +43,8 @@ def dice_boxplots(images: "pl.DataFrame") -> bytes:
 def difference_curves(paired: "pl.DataFrame", baseline: str) -> bytes:
     """Draw the sorted Dice differences to the baseline of all images, one curve per method."""
     pl = import_polars()
-    figure, (axis,) = new_figure(1, 3.2, 7.5)
     methods = [method for method in distinct_values(paired, "method") if not is_baseline(method, baseline)]
+    figure, (axis,) = new_figure(1, max(3.2, 0.5 + LEGEND_LINE * len(methods)), 7.5)
     for number, method in enumerate(methods):
         values = np.sort(paired.filter(pl.col("method") == method)["difference"].to_numpy())
         if len(values):
