@@ -164,6 +164,14 @@ def test_the_assessment_is_that_of_the_images_and_not_of_another_view(name, read
     assert wrapped.assessment() is None
 
 
+def test_a_copy_of_an_adapter_has_an_assessment_of_its_own(ready):
+    wrapped = ready("judge").quick("judge", views="scales")
+    wrapped(some_images(1))
+    copied = copy.deepcopy(wrapped)
+    copied(some_images(2, count=3))
+    assert [len(each.assessment().dice) for each in (wrapped, copied)] == [4, 3]
+
+
 def test_a_learner_learns_resumes_and_resets_through_its_views(ready):
     source, images = ready("self-training"), some_images()
     options = {"steps": 1, "folder_steps": 2, "draw": 4}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -482,6 +483,12 @@ def test_wrong_names_and_values_are_refused_with_a_suggestion(ready):
     ):
         adapt(network, "tent", head="linear")
     assert adapt(network, "alpha-bn", alpha=1)
+
+
+def test_a_number_of_numpy_is_a_number(ready):
+    assert adapt(ready("tent").network, "tent", lr=np.logspace(-4, -3, 2)[1]).lr == 1e-3
+    with pytest.raises(UserError, match="lr of 'tent' must be of type float"):
+        adapt(ready("tent").network, "tent", lr=True)
 
 
 CLAUSES = [

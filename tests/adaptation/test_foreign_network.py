@@ -22,35 +22,71 @@ def images(*size: int, seed: int = 0) -> torch.Tensor:
     return torch.rand(2, 1, *size, generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("name", FREE)
-def test_a_network_in_float16_stays_finite_over_many_calls(name):
-    source = network().half()
+def test_a_network_of_another_precision_is_adapted_in_float32(name, precision):
+    source = network().to(precision)
     adapter = adapt(source, name, activation="softmax", **SMALL.get(name, {}))
     for seed in range(3):
-        answer = adapter(images(16, 16, seed=seed).half())
+        answer = adapter(images(16, 16, seed=seed).to(precision))
         assert answer.dtype == torch.float32
         assert answer.isfinite().all()
-    assert all(p.dtype == torch.float16 and p.isfinite().all() for p in source.parameters())
+    assert all(p.dtype == precision and p.isfinite().all() for p in source.parameters())
 
 
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("name", ["tent", "cotta"])
-def test_float16_is_adapted_exactly_as_its_values_in_float32(name):
-    half, single = network().half(), network().half().float()
-    first, second = (adapt(x, name, activation="softmax") for x in (half, single))
+def test_another_precision_is_adapted_exactly_as_its_values_in_float32(name, precision):
+    other, single = network().to(precision), network().to(precision).float()
+    first, second = (adapt(x, name, activation="softmax") for x in (other, single))
     for seed in range(2):
         torch.manual_seed(seed)
-        expected = second(images(16, 16, seed=seed).half().float())
+        expected = second(images(16, 16, seed=seed).to(precision).float())
         torch.manual_seed(seed)
-        assert torch.equal(first(images(16, 16, seed=seed).half()), expected)
+        assert torch.equal(first(images(16, 16, seed=seed).to(precision)), expected)
 
 
-@pytest.mark.parametrize("name", ["tent", "cotta"])
-def test_bfloat16_stays_bfloat16(name):
-    adapter = adapt(network().bfloat16(), name, activation="softmax")
-    for seed in range(3):
-        answer = adapter(images(16, 16, seed=seed).bfloat16())
-    assert answer.dtype == torch.bfloat16
-    assert answer.isfinite().all()
+@pytest.mark.parametrize("name", ["tent", "source"])
+def test_views_of_another_precision_are_answered_in_float32(name):
+    source, batch = network().double(), images(16, 16)
+    wrapped, single = (
+        adapt(x, name, views="flips", activation="softmax") for x in (source, network().double().float())
+    )
+    assert torch.equal(wrapped(batch.double()), single(batch))
+
+
+def test_in_bfloat16_updates_are_not_rounded_to_nothing():
+    source = network().bfloat16()
+    adapter = adapt(source, "tent", activation="softmax")
+    adapter(images(16, 16).bfloat16())
+    assert not torch.equal(adapter.network[1].weight, source[1].weight.float())
+
+
+def test_images_that_require_a_gradient_receive_none():
+    asking = images(16, 16).requires_grad_()
+    for name in FREE:
+        logits = adapt(network(), name, activation="softmax", **SMALL.get(name, {}))(asking)
+        assert not logits.requires_grad
+        assert asking.grad is None, name
+
+
+def test_a_network_that_keeps_tensors_of_an_earlier_pass_is_refused_in_a_sentence():
+    class Keeping(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = network()
+
+        def forward(self, x):
+            self.kept = [self.layers(x)]
+            return self.kept[0]
+
+    source = Keeping().eval()
+    source(images(16, 16))
+    with pytest.raises(UserError, match=r"Keeping keeps a tensor .*; run it on some images inside"):
+        adapt(source, "tent", activation="softmax")
+    with torch.no_grad():
+        source(images(16, 16))
+    assert adapt(source, "tent", activation="softmax")(images(16, 16)).isfinite().all()
 
 
 @pytest.mark.parametrize("name", FREE)

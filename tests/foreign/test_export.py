@@ -9,6 +9,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import ttdg
+from ttdg.adaptation.own_network.output import OutputForm, read_as
 from ttdg.checkpoints import file_hash, load, save
 from ttdg.cli import app
 from ttdg.errors import UserError
@@ -133,3 +134,45 @@ def test_a_network_that_cannot_be_exported_is_refused_in_a_sentence(tmp_path, un
     with pytest.raises(UserError, match="did you mean 'torch'"):
         ttdg.export(network(), path, images[:, :1], format="torhc")
     assert not list(tmp_path.iterdir())
+
+
+class Transformer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.head = nn.Conv2d(1, 8, 4, 4), nn.ConvTranspose2d(8, 2, 4, 4)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+    def forward(self, images):
+        maps = self.patches(images)
+        tokens = self.layer(maps.flatten(2).transpose(1, 2))
+        return self.head(tokens.transpose(1, 2).reshape(maps.shape))
+
+
+def test_a_transformer_that_learned_a_site_is_exported_to_onnx(tmp_path):
+    images, fused = torch.rand(2, 1, 16, 16), torch.backends.mha.get_fastpath_enabled()
+    adapter = ttdg.adapt(Transformer(), "self-training", activation="softmax", folder_steps=1, draw=2)
+    ttdg.predict_site(adapter, images)
+    ttdg.export(adapter, tmp_path / "a.onnx", images)
+    assert torch.allclose(run_onnx(tmp_path / "a.onnx", images), adapter.predict_frozen(images), atol=1e-4)
+    assert torch.backends.mha.get_fastpath_enabled() == fused
+
+
+def test_what_a_format_does_not_have_is_said_in_a_sentence(tmp_path):
+    images = torch.rand(2, 1, 16, 16)
+    with pytest.raises(UserError, match=r"in the format 'onnx' \(.*\); export it in the other format, or in"):
+        ttdg.export(network().double(), tmp_path / "a.onnx", images)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_network_that_learned_with_labels_is_exported_with_its_channels(tmp_path, unchecked):
+    form = OutputForm(activation="sigmoid", label_sets=((), (0,), (0, 1)))
+    channels, images = network(), torch.rand(2, 1, 16, 16)
+
+    class Learned:
+        def learned_network(self):
+            return read_as(copy.deepcopy(channels), form, labels=True)
+
+    ttdg.export(Learned(), tmp_path / "a.onnx", images)
+    with torch.no_grad():
+        expected = form.channel_logits(form.label_logits(channels.eval()(images)))
+    assert torch.allclose(run_onnx(tmp_path / "a.onnx", images), expected, atol=1e-4)

@@ -1,12 +1,13 @@
 """An adapter of a user's network says at the first batch what the network cannot do, and how to mend it."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 import ttdg
 from ttdg.adaptation import METHODS
-from ttdg.adaptation.own_network import conversions
 from ttdg.errors import UserError
 
 METHODS_WITHOUT_PARTS = ("source", "norm", "tent", "self-training", "memo")
@@ -103,12 +104,10 @@ def test_a_network_is_copied_once_at_most_for_frames_that_show_nothing(
 ):
     network, empty = small().train(training), torch.zeros_like(labelled[0][:2])
     adapter = ttdg.adapt(network, "tent", activation="softmax")
-    copies, copy = [], conversions.copy.deepcopy
-    monkeypatch.setattr(
-        conversions.copy, "deepcopy", lambda given, *memo: copies.append(given) or copy(given, *memo)
-    )
+    copies, deepcopy = [], copy.deepcopy
+    monkeypatch.setattr(copy, "deepcopy", lambda given, *memo: copies.append(given) or deepcopy(given, *memo))
     with torch.no_grad():
-        expected = copy(network).eval()(empty)
+        expected = deepcopy(network).eval()(empty)
     with pytest.warns(RuntimeWarning, match="show nothing"):
         assert all(torch.equal(adapter(empty), expected) for _ in range(3))
     assert sum(given is network for given in copies) == training

@@ -87,7 +87,7 @@ class AveragedAnswers(Adapter):
                 setattr(self, name, getattr(adapter, name))
         self._last: Assessment | None = None
         if isinstance(adapter, SelfAssessing):
-            self.assessment = lambda: self._last
+            self.assessment = self._last_assessment
         self._guard = CaptureGuard(self.network)
         self._norms = [module for module in self.network.modules() if isinstance(module, _BatchNorm)]
         self._replay = GraphRunner(self._capture_state)
@@ -116,6 +116,10 @@ class AveragedAnswers(Adapter):
         if isinstance(self.adapter, SelfAssessing):
             self._last = self.adapter.assessment()
 
+    def _last_assessment(self) -> Assessment | None:
+        """The assessment of the images of the last batch."""
+        return self._last
+
     @torch.no_grad()
     def _mean(self, own: Logits, images: Images) -> Logits:
         """The mean over all views of the usable images; other images keep the method's answer."""
@@ -125,7 +129,8 @@ class AveragedAnswers(Adapter):
         if not rows.all():
             return spread_rows(self._mean(own[rows], images[rows]), rows)
         size = images.shape[2:]
-        others = [view.inverse(self._answer(view(images)), size) for view in self.views[1:]]
+        given = images.to(own.dtype)  # the precision in which the method works
+        others = [view.inverse(self._answer(view(given)), size) for view in self.views[1:]]
         head: losses.Head = "sigmoid" if own.shape[1] == 1 else self.head
         return losses.mixture(torch.stack([own, *others]), head)
 

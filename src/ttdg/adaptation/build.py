@@ -54,7 +54,7 @@ def adapt(
 
     Call the adapter with a batch of images to adapt and get the logits; `adapter.reset()` restores the source model.
     An image with values that are not finite changes nothing and is answered with zeros (`ttdg.adaptation.unusable`).
-    A network in float16 is adapted in float32, and its answers are float32.
+    A network in another precision than float32 is adapted in float32, and its answers are float32.
 
     Args:
         model: any module that maps images to logits, or a loaded checkpoint.

@@ -112,8 +112,8 @@ def checked(method: str, name: str, value: Any) -> Any:
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
             raise UserError(f"{what} must be one of {', '.join(get_args(hint))}, not {value!r}")
-    elif hint is float and type(value) is int:
-        value = float(value)
+    elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        value = float(value)  # also of NumPy's float64
     elif isinstance(hint, type) and type(value) is not hint:
         yaml = "; write 1e-3 as 1.0e-3 or 0.001" if hint is float and isinstance(value, str) else ""
         raise UserError(

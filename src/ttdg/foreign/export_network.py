@@ -11,8 +11,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ttdg.adaptation import Adapter, Exportable
-from ttdg.adaptation.own_network.first_pass import check_tensor, first_output
+from ttdg.adaptation.own_network.first_pass import check_tensor, first_output, shortened
 from ttdg.adaptation.own_network.foreign import unwrapped
+from ttdg.adaptation.own_network.output import in_channels
 from ttdg.checkpoints import Model, file_hash, versions
 from ttdg.errors import UserError, suggestion
 from ttdg.files import atomic_file, write_text
@@ -35,10 +36,12 @@ def export(
     """Write a network to one file, which takes normalised images of one size in batches of any length.
 
     The card goes into the file and beside it, as `path` with the ending `.json`. The written file is run and must give
-    the logits of the network.
+    the logits of the network. Of the method `universe` the adapted network is exported, without its choice between
+    predictions.
 
     Args:
-        source: a network; a loaded checkpoint; or an adapter that has learned a site (`Exportable`).
+        source: a network that returns one tensor; a loaded checkpoint; or an adapter that has learned a site
+            (`Exportable`).
         path: the file to write.
         images: images whose size the exported network expects; for a loaded checkpoint, those of its card by default.
         format: "onnx", or "torch" for a program of `torch.export`, which `torch.export.load` reads.
@@ -73,6 +76,14 @@ def export(
         with atomic_file(path) as temporary:
             write(network, example, temporary, about)
             checked = _check(network, example, temporary, format)
+    except (UserError, OSError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        single = "" if example.dtype == torch.float32 else ", or in float32"
+        raise UserError(
+            f"the network cannot be exported in the format {format!r} ({shortened(error)}); export it in the other "
+            f"format{single}"
+        ) from error
     finally:
         for module, mode in training.items():
             module.training = mode
@@ -88,7 +99,7 @@ def _network(source: nn.Module | Model | Adapter) -> tuple[nn.Module, dict[str, 
     if isinstance(source, nn.Module):
         return unwrapped(source), {}
     if isinstance(source, Exportable):
-        return source.learned_network(), {}
+        return in_channels(source.learned_network()), {}
     if not hasattr(source, "reset"):
         raise UserError(
             f"export a network, a checkpoint that `ttdg.load` has read, or an adapter, not a value of type "
@@ -118,12 +129,19 @@ def _write_onnx(network: nn.Module, example: Tensor, path: Path, card: str) -> N
             "exporting to ONNX needs the package onnx; install it, or export a torch program"
         ) from None
     batch = {0: "batch"}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter that needs no further package announces its successor
-        torch.onnx.export(
-            network, (example,), path, dynamo=False, opset_version=OPSET, input_names=["images"],
-            output_names=["logits"], dynamic_axes={"images": batch, "logits": batch},
-        )  # fmt: skip
+    mha: Any = torch.backends.mha
+    fused = mha.get_fastpath_enabled()
+    mha.set_fastpath_enabled(False)  # ONNX has no operator for fused layers of transformers
+    try:
+        with warnings.catch_warnings():
+            # The exporter that needs no further package announces its successor.
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                network, (example,), path, dynamo=False, opset_version=OPSET, input_names=["images"],
+                output_names=["logits"], dynamic_axes={"images": batch, "logits": batch},
+            )  # fmt: skip
+    finally:
+        mha.set_fastpath_enabled(fused)
     model = onnx.load(path)
     onnx.helper.set_model_props(model, {"card": card})
     onnx.save(model, path)

@@ -1,6 +1,5 @@
 """Fitting the morphology prior and the judge to any segmentation network, from labelled source images."""
 
-import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +11,14 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from ttdg.adaptation.own_network.first_pass import check_tensor
-from ttdg.adaptation.own_network.foreign import OUTPUT, ForeignNetwork, output_part, unwrapped, weights_hash
+from ttdg.adaptation.own_network.foreign import (
+    OUTPUT,
+    ForeignNetwork,
+    copied,
+    output_part,
+    unwrapped,
+    weights_hash,
+)
 from ttdg.adaptation.own_network.output import Activation, read_as
 from ttdg.adaptation.universe.fit import count_fit_rounds, fit_judges
 from ttdg.checkpoints import save_part
@@ -197,7 +203,7 @@ def _source(network: nn.Module) -> nn.Module:
         )
     if next(network.parameters(), None) is None:
         raise UserError("the network has no parameters; give it with its weights, before it is frozen")
-    return copy.deepcopy(network).float().eval()
+    return copied(network).float().eval()
 
 
 def save_parts(folder: Path, parts: Mapping[str, Part], network: nn.Module) -> None:

@@ -57,14 +57,15 @@ def choose_taps(network: nn.Module, images: Float[Tensor, "b c h w"]) -> tuple[s
     """Choose up to three maps: two deep ones, and one of the decoder with a stride of about 4.
 
     The deep ones are the last outputs before the network begins to enlarge its maps, at its two smallest sizes. The
-    third is the last map behind them whose stride is nearest to `DECODER_STRIDE`.
+    third is the last map behind them whose stride is nearest to `DECODER_STRIDE`. Logits are none of them, also before
+    the network enlarges them: the last maps that have no more channels than its output.
     """
-    calls: list[tuple[str, int]] = []  # name and height, in the order in which modules finish
+    calls: list[tuple[str, int, int]] = []  # name, height and channels, in the order in which modules finish
 
     def record(name: str):  # type: ignore[no-untyped-def]
         def hook(module: nn.Module, inputs: object, output: object) -> None:
             if isinstance(output, Tensor) and output.ndim == 4 and len(output) == len(images):
-                calls.append((name, output.shape[2]))
+                calls.append((name, output.shape[2], output.shape[1]))
 
         return hook
 
@@ -74,16 +75,18 @@ def choose_taps(network: nn.Module, images: Float[Tensor, "b c h w"]) -> tuple[s
     finally:
         for handle in handles:
             handle.remove()
-    calls = [(name, size) for name, size in calls if size > 1]
+    calls = [call for call in calls if call[1] > 1]
     if calls and calls[-1][1] == logits.shape[2]:
         calls.pop()  # the module that returns the logits
+    while len(calls) > 1 and calls[-1][2] <= logits.shape[1]:
+        calls.pop()
     if not calls:
         raise UserError(
             f"{type(network).__name__} has no module that returns a map (images, channels, height, width); "
             "name the modules to read as taps"
         )
-    sizes = sorted({size for _, size in calls})
-    deepest = max(i for i, (_, size) in enumerate(calls) if size == sizes[0])
+    sizes = sorted({size for _, size, _ in calls})
+    deepest = max(i for i, (_, size, _) in enumerate(calls) if size == sizes[0])
     deep = [
         max((i for i, c in enumerate(calls[: deepest + 1]) if c[1] == size), default=-1) for size in sizes[:2]
     ]

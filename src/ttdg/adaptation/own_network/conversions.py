@@ -1,6 +1,5 @@
 """Between a user and the adapter of a method: the network that it receives, the images, and the answers."""
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from ttdg.adaptation.abilities import Images, Logits
 from ttdg.adaptation.inference_mode import normal_tensor
 from ttdg.adaptation.own_network.first_pass import check_logits, check_shape, check_tensor, first_logits
-from ttdg.adaptation.own_network.foreign import UNKNOWN, ForeignNetwork
+from ttdg.adaptation.own_network.foreign import UNKNOWN, ForeignNetwork, copied
 from ttdg.adaptation.own_network.output import OutputForm, read_as
 from ttdg.adaptation.registry import METHODS, defaults
 from ttdg.errors import UserError
@@ -26,7 +25,7 @@ class Conversions:
     source: nn.Module  # the user's network
     form: OutputForm = UNKNOWN
     by_label: bool = False  # the adapter answers with labels, and the user expects channels
-    single: bool = False  # the user's images are float16, and the adapter's float32
+    single: bool = False  # the user's network has another precision, and the adapter works in float32
     asks: bool = False  # the method depends on the activation, and nothing says it
     looks: bool = False  # the network is a user's, and its first pass is looked at
     counted: list[int] = field(default_factory=list)  # output channels of the network, once they are counted
@@ -46,7 +45,7 @@ class Conversions:
                 f"method {self.method!r} works on images (images, channels, height, width), not on a tensor of shape "
                 f"{tuple(images.shape)}; {remedy}"
             )
-        images = normal_tensor(images.float() if self.single else images)
+        images = normal_tensor(images.float() if self.single else images).detach()
         if self.looks and len(images):
             self._look(images[:1])
         return images
@@ -58,7 +57,7 @@ class Conversions:
         """
         if not self.counted:
             network = self._unadapted()
-            network = copy.deepcopy(network).float() if self.single else network
+            network = copied(network).float() if self.single else network
             logits = first_logits(network, images, self.form)
             if logits.ndim != 2:  # a classification has no height and width
                 check_shape(logits, images)
@@ -86,7 +85,7 @@ class Conversions:
         if not any(module.training for module in self.source.modules()):
             return self.source
         if not self.copies:
-            self.copies.append(copy.deepcopy(self.source).eval())
+            self.copies.append(copied(self.source).eval())
         return self.copies[0]
 
     def nothing(self, images: Images) -> Tensor:
@@ -99,10 +98,10 @@ def prepared(
     model: Any, method: str, values: Mapping[str, Any], views: str
 ) -> tuple[nn.Module, Conversions, dict[str, Any]]:
     """A copy of the network as the method receives it, the conversions around it, and the method's options."""
-    network, values = copy.deepcopy(model.network), dict(values)
-    single = any(parameter.dtype == torch.float16 for parameter in network.parameters())
+    network, values = copied(model.network), dict(values)
+    single = any(p.is_floating_point() and p.dtype != torch.float32 for p in network.parameters())
     if single:
-        network = network.float()  # in float16, updates overflow or vanish
+        network = network.float()  # in half precision, updates overflow or vanish; parts are float32
     if not isinstance(model, ForeignNetwork):
         form = OutputForm(activation=values.get("head", "softmax"))
         return network, Conversions(method, model.network, form, single=single), values

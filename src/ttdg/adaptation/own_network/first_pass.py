@@ -70,12 +70,16 @@ def first_output(network: nn.Module, images: Shaped[Tensor, "b c *hw"], remedy: 
     except (UserError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        reason = " ".join((str(error) or type(error).__name__).split())
-        reason = reason if len(reason) <= LONGEST else f"{reason[:LONGEST]}…"
         raise UserError(
-            f"the network fails on images of shape {tuple(images.shape[1:])} ({reason}); "
+            f"the network fails on images of shape {tuple(images.shape[1:])} ({shortened(error)}); "
             f"{_placed_elsewhere(network, images) or remedy}"
         ) from error
+
+
+def shortened(error: Exception) -> str:
+    """The message of an error in one line, cut to `LONGEST` characters; its type if it has no message."""
+    message = " ".join((str(error) or type(error).__name__).split())
+    return message if len(message) <= LONGEST else f"{message[:LONGEST]}…"
 
 
 def _placed_elsewhere(network: nn.Module, images: Tensor) -> str:

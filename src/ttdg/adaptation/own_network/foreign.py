@@ -1,5 +1,6 @@
 """A network from outside this project, with parts that were fitted to its weights, and the form of its output."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -74,6 +75,19 @@ def unwrapped(network: nn.Module) -> nn.Module:
     """The network inside `torch.compile` or `torch.nn.DataParallel`, whose modules have names of their own."""
     inner = getattr(network, "_orig_mod", network)
     return inner.module if isinstance(inner, nn.DataParallel) else inner
+
+
+def copied(network: nn.Module) -> nn.Module:
+    """A copy of a network; raises `UserError` if the network keeps tensors that cannot be copied."""
+    try:
+        return copy.deepcopy(network)
+    except RuntimeError as error:
+        if "deepcopy" not in str(error):
+            raise
+        raise UserError(
+            f"{type(network).__name__} keeps a tensor with the gradients of an earlier pass, so it cannot be copied; "
+            "run it on some images inside `torch.no_grad()` first"
+        ) from error
 
 
 def weights_hash(network: nn.Module) -> str:

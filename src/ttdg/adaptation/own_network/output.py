@@ -98,6 +98,22 @@ class _Reading:
         return self.reading_form.label_logits(logits) if self.reads_labels else logits
 
 
+def in_channels(network: nn.Module) -> nn.Module:
+    """The network; or around a network that returns logits of labels, one that returns those of the channels."""
+    return _InChannels(network) if getattr(network, "reads_labels", False) else network
+
+
+class _InChannels(nn.Module):
+    """Returns logits of channels from a network that returns logits of labels."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Any) -> Tensor:
+        return self.network.reading_form.channel_logits(self.network(images))
+
+
 _classes: dict[type, type] = {}
 
 
