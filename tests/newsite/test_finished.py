@@ -3,6 +3,8 @@
 import csv
 import hashlib
 import json
+import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import ttdg
 from ttdg.errors import UserError
 from ttdg.newsite import default_method, predict
 from ttdg.newsite.overlay import COLOURS, add_legend
+from ttdg.newsite.run import Run
 
 
 def rows(out):
@@ -200,3 +203,33 @@ def test_an_odd_entry_of_the_journal_is_answered_again(disc_model, images, tmp_p
     journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     again = predict(disc_model, images, tmp_path / "out", overlays=False)
     assert (again.done, again.kept) == (1, first.done - 1)
+
+
+def test_an_image_that_was_too_large_is_read_again_if_the_limit_changes(disc_model, images, tmp_path):
+    pixels = max(math.prod(Image.open(path).size) for path in images.glob("0*"))
+    first = predict(disc_model, images, tmp_path / "out", method="tent", most_pixels=pixels - 1)
+    assert (first.done, "06.png" in first.set_aside) == (6, True)
+    same = predict(disc_model, images, tmp_path / "out", method="tent", most_pixels=pixels - 1)
+    assert (same.done, same.kept, same.set_aside) == (0, 6, first.set_aside)
+    more = predict(disc_model, images, tmp_path / "out", method="tent", most_pixels=pixels)
+    assert (more.done, more.kept, "06.png" in more.set_aside) == (1, 6, False)
+
+
+def test_a_damaged_mask_is_kept_as_one_that_was_changed_by_hand_and_no_overlay_shows_it(
+    disc_model, images, tmp_path
+):
+    predict(disc_model, images, tmp_path / "out", method="source", overlays=False)
+    mask = tmp_path / "out" / "masks" / "02.png"
+    mask.write_bytes(mask.read_bytes()[:60])
+    outcome = predict(disc_model, images, tmp_path / "out", method="source")
+    assert (outcome.edited, outcome.done, outcome.kept) == (("02.tif",), 0, 7)
+    assert {path.name for path in (tmp_path / "out/overlays").iterdir()} == {
+        f"0{number}.jpg" for number in (0, 1, 3, 4, 5, 6)
+    }
+
+
+def test_a_refusal_names_the_parts_of_another_run_with_short_hashes():
+    run = {"model": "m", "parts": {"prior": "a" * 64, "judge": "b" * 64}, "method": "judge"}
+    other = Run("m", {}, "source", {}, "plain", 4, "any")
+    with pytest.raises(UserError, match=f"parts prior {'a' * 12} and judge {'b' * 12} instead of none"):
+        other.check_same({**asdict(other), **run})

@@ -109,3 +109,13 @@ def test_a_folder_that_holds_only_outputs_and_an_output_itself_are_refused(disc_
     with pytest.raises(UserError, match="is the output of an earlier prediction; name a folder of images"):
         predict(disc_model, tmp_path / "all" / "out", tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+def test_masks_that_no_prediction_wrote_are_not_replaced(disc_model, discs, tmp_path):
+    """A site of a benchmark has its masks where a prediction would write them."""
+    site = shutil.copytree(discs / "west", tmp_path / "west")
+    before = {path: path.read_bytes() for path in site.rglob("*") if path.is_file()}
+    for again in (False, True):
+        with pytest.raises(UserError, match="holds files that no prediction wrote"):
+            predict(disc_model, site / "images", site, again=again)
+    assert {path: path.read_bytes() for path in site.rglob("*") if path.is_file()} == before

@@ -104,3 +104,19 @@ def test_a_volume_that_claims_too_many_voxels_is_refused_before_it_is_decoded(di
     (tmp_path / "site/a.nii").write_bytes(header)
     outcome = predict(disc_model, tmp_path / "site", tmp_path / "out")
     assert "8000 million voxels" in outcome.set_aside["a.nii"]
+
+
+def test_a_volume_whose_mask_was_changed_or_whose_file_is_gone_is_one_file(disc_model, site, tmp_path):
+    predict(disc_model, site, tmp_path / "out", method="source", overlays=False)
+    mask = tmp_path / "out/masks/LPS.nii"
+    mask.write_bytes(mask.read_bytes() + b"x")
+    (site / "SAL.nii").unlink()
+    (site / "RAS.nii.gz").write_bytes(b"")
+    outcome = predict(disc_model, site, tmp_path / "out", method="source", overlays=False)
+    assert (outcome.edited, outcome.removed) == (("LPS.nii",), ("SAL.nii",))
+    assert outcome.unnamed == ("masks/RAS.nii.gz",)
+    with (tmp_path / "out/manifest.csv").open() as file:
+        statuses = {row["file"]: row["status"] for row in csv.DictReader(file)}
+    assert statuses == {
+        "LPS.nii": "kept", "SAL.nii": "input removed", "RAS.nii.gz": "set aside", "Photo.png": "segmented"
+    }  # fmt: skip

@@ -1,6 +1,7 @@
 """What a call says of its files: a few names in a sentence, notes, and what was not learned or not written."""
 
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -100,3 +101,29 @@ def test_kept_answers_without_probability_maps_are_counted(disc_model, images, t
     assert (full.done, full.without_maps) == (7, 0)
     (tmp_path / "out/probabilities/00-1.png").unlink()
     assert predict(disc_model, images, tmp_path / "out", probabilities=True, **common).without_maps == 1
+
+
+def test_maps_and_overlays_of_an_earlier_answer_do_not_stay_beside_a_new_one(
+    disc_model, images, discs, tmp_path
+):
+    out = tmp_path / "out"
+    predict(disc_model, images, out, method="source", probabilities=True)
+    shutil.copy(discs / "east" / "images" / "05.png", images / "00.png")
+    predict(disc_model, images, out, method="source", overlays=False)
+    assert not list(out.glob("*/00*.jpg"))
+    assert not list((out / "probabilities").glob("00-*"))
+    assert (out / "overlays/01.jpg").exists()
+    assert (out / "probabilities/01-1.png").exists()
+    assert predict(disc_model, images, out, method="source", probabilities=True).without_maps == 1
+
+
+def test_a_mask_that_no_row_of_the_manifest_names_is_named_by_the_command(disc_model, images, tmp_path):
+    """One belongs to a file that is damaged now; the other to a file that was gone when all were answered again."""
+    save(tmp_path / "model", disc_model.network, disc_model.card)
+    command = ["predict", "-m", str(tmp_path / "model"), "-i", str(images), "-o", str(tmp_path / "out"), "--device",
+               "cpu", "--method", "source"]  # fmt: skip
+    assert "no row of" not in CliRunner().invoke(app, command).output
+    (images / "00.png").write_bytes(b"no image")
+    (images / "01.jpg").unlink()
+    result = CliRunner().invoke(app, [*command, "--again"])
+    assert "that no row of manifest.csv names: masks/00.png, masks/01.png" in result.output

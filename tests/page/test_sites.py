@@ -1,5 +1,6 @@
 import csv
 import dataclasses
+import errno
 import io
 import json
 import time
@@ -13,6 +14,7 @@ from ttdg.newsite import predict
 from ttdg.newsite.audit import verify_audit
 from ttdg.page import jobs
 from ttdg.page.contours import image_key, outline
+from ttdg.page.sites import SiteStore
 
 
 def files(folder):
@@ -202,6 +204,23 @@ def test_a_site_is_stopped_continued_and_deleted(browser, settings, images, monk
     assert browser.send("DELETE", f"/sites/{identifier}").status_code == 200
     assert browser.get(f"/sites/{identifier}").status_code == 400
     assert not (settings.work / "sites" / identifier).exists()
+
+
+def test_other_sites_are_answered_after_one_whose_state_cannot_be_written(
+    browser, settings, images, monkeypatch
+):
+    update, full = SiteStore.update, []
+
+    def on_a_full_disk(store, identifier, **changes):
+        if changes.get("state") in ("done", "failed") and not full:
+            full.append(identifier)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return update(store, identifier, **changes)
+
+    monkeypatch.setattr(SiteStore, "update", on_a_full_disk)
+    first, second = (browser.new_site(settings, images, title) for title in ("first", "second"))
+    assert browser.wait(second) == "done"
+    assert full == [first]
 
 
 def test_a_run_that_cannot_start_says_why(browser, settings):

@@ -38,6 +38,13 @@ def test_a_changed_line_is_found(out, number):
     assert CliRunner().invoke(app, ["audit", str(out)]).exit_code == 1
 
 
+def test_a_line_that_states_a_fact_twice_is_changed_though_its_last_value_is_the_true_one(out):
+    lines = lines_of(out)
+    lines[2] = lines[2].replace("{", '{"time": "2020-01-01T00:00:00+00:00", ', 1)
+    (out / "audit.jsonl").write_text("\n".join(lines) + "\n")
+    assert verify_audit(out).problems == ["line 3 was changed"]
+
+
 @pytest.mark.parametrize("number", [0, 3, -1])
 def test_a_removed_line_is_found(out, number):
     lines = lines_of(out)

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ttdg.cli import app
+from ttdg.newsite import audit
 from ttdg.newsite.audit import AuditLog, verify_audit
 from ttdg.newsite.revert import revert
 
@@ -102,3 +103,19 @@ def test_a_withdrawn_mask_that_is_there_is_named(out, answer_again):
     assert report.problems == []
     answer_again(out)
     assert verify_audit(out).masks == {}
+
+
+@pytest.mark.parametrize("name", ["read_chain", "read_state"])
+def test_a_run_that_writes_while_the_log_is_verified_is_no_problem(out, answer_again, monkeypatch, name):
+    """The run ends just before the log, or what it is compared with, is read."""
+    read = getattr(audit, name)
+
+    def read_later(path):
+        monkeypatch.setattr(audit, name, read)
+        answer_again(out, again=True)
+        return read(path)
+
+    monkeypatch.setattr(audit, name, read_later)
+    report = verify_audit(out)
+    assert (report.problems, report.masks) == ([], {})
+    assert report.counts()["answers"] == 20

@@ -100,3 +100,12 @@ def test_a_perfect_order_finds_all_failures_early_and_a_constant_one_as_many_as_
 
 def test_without_failures_the_share_found_does_not_exist():
     assert np.isnan(failures_found(np.ones(5), np.zeros(5))[0.1])
+
+
+def test_a_mask_that_cannot_be_read_is_not_drawn(demo, hospitals, tmp_path):
+    site, out = hospitals / "summit" / "images", tmp_path / "out"
+    common = {"method": "source", "overlays": False}
+    assert predict(demo, site, out, **common).report.read_text().count("<figure>") == 8
+    mask = min((out / "masks").iterdir())
+    mask.write_bytes(mask.read_bytes()[:60])
+    assert predict(demo, site, out, **common).report.read_text().count("<figure>") == 7

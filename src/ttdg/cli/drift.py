@@ -44,8 +44,8 @@ def drift_command(
     drift = check_site(loaded, found.images, most_pixels=PIXELS, workers=workers).drift
     if drift is None:
         raise UserError(
-            f"fewer than {LEAST} of {len(found.images)} images can be described, which are too few for a site; name a "
-            f"folder with at least {LEAST} images that can be read and are not black, of one colour or noise"
+            f"the distance needs at least {LEAST} images that can be read and are not black, of one colour or noise, "
+            "and fewer are there; name a folder with more images"
         )
     if as_json:
         typer.echo(json.dumps(drift.to_dict(), indent=2))

@@ -189,13 +189,11 @@ def predict_command(
             loaded, images, out, method=method, options=options, views=views, stream=stream, batch=batch,
             overlays=overlays, workers=workers, again=again, gate=read_policy(policy) if policy else gate,
             most_pixels=round(1e6 * max_megapixels), probabilities=probabilities, keep_identity=keep_identity,
-            progress=progress, learning=learning,
-            shards=sharding,
+            progress=progress, learning=learning, shards=sharding,
         )  # fmt: skip
     typer.echo(
         f"model {model} ({loaded.card.sha256[:12]}), method {outcome.method} with {options_text(options)}"
-        f"{f' (auto: {outcome.choice})' if outcome.choice else ''}, "
-        f"stream {outcome.stream}"
+        f"{f' (auto: {outcome.choice})' if outcome.choice else ''}, stream {outcome.stream}"
     )
     typer.echo(f"{outcome.manifest}: {outcome.done} segmented, {outcome.kept} kept from before")
     typer.echo(f"{outcome.report}: verdict, order of review and overlays")
@@ -223,6 +221,8 @@ def _about_files(outcome: "FolderResult", out: Path) -> Iterator[str]:
         yield f"kept the masks of {name_some(outcome.edited)}, which were changed by hand; --again replaces them"
     if outcome.removed:
         yield f"no longer among the images, but their masks are in {out}: {name_some(outcome.removed)}"
+    if outcome.unnamed:
+        yield f"masks in {out} that no row of manifest.csv names: {name_some(outcome.unnamed)}"
     if outcome.outputs:
         yield f"not read, because an earlier prediction wrote it: {name_some(outcome.outputs)}"
     if outcome.without_maps:

@@ -3,6 +3,7 @@
 import hashlib
 import io
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from PIL import Image
 from ttdg.adaptation import Assessment
 from ttdg.adaptation.gate import GateDecision
 from ttdg.data import Benchmark
+from ttdg.data.raster import DAMAGE
 from ttdg.data.unlabelled import InputFile, NewBatch, NewImage
 from ttdg.files import atomic_file
 from ttdg.newsite.journal import PARTS, Journal, JournalEntry
@@ -38,7 +40,7 @@ def write_answer(
     """Write `masks/NAME.png` and, if the image has a picture, `overlays/NAME.jpg` under `out`.
 
     The answer to a frame of a stack, whose mask is not complete, is written as `parts/NAME/NUMBER.png` with the indices
-    of its labels.
+    of its labels. An overlay and maps of an earlier answer that are not written anew are deleted.
 
     Args:
         out: The output folder.
@@ -58,12 +60,18 @@ def write_answer(
     stack, number = image.input.stack, f"{image.input.number + 1:04}"
     mask = f"masks/{name}.png" if stack is None else f"{PARTS}/{name}/{number}.png"
     shown_as = shown_name(image.input, name)
-    overlay = f"overlays/{shown_as}.jpg" if image.picture is not None else ""
-    for label, values in enumerate(maps if maps is not None else (), 1):
-        _save(out / f"probabilities/{shown_as}-{label}.png", values)
+    overlay = f"overlays/{shown_as}.jpg"
+    for label in range(1, len(labels)):
+        path = out / f"probabilities/{shown_as}-{label}.png"
+        if maps is not None:
+            _save(path, maps[label - 1])
+        else:
+            path.unlink(missing_ok=True)
     foreground = np.count_nonzero(indices) / indices.size
     if image.picture is not None:
         _save_overlay(out / overlay, image.picture, indices, labels)
+    else:
+        (out / overlay).unlink(missing_ok=True)
     for start in range(
         0, len(indices) if stack is None else 0, ROWS
     ):  # in place and in strips, because an index takes eight bytes
@@ -75,7 +83,7 @@ def write_answer(
         input_sha256=image.sha256,
         mask=mask,
         mask_sha256=digest,
-        overlay=overlay,
+        overlay=overlay if image.picture is not None else "",
         height=image.size[0],
         width=image.size[1],
         foreground=foreground,
@@ -106,18 +114,30 @@ def draw_missing_overlays(
 
 
 def _draw_overlay(journal: Journal, image: NewImage, benchmark: Benchmark) -> None:
-    """Draw the overlay of an image from its mask as it is now.
-
-    Values of a mask changed by hand that stand for no label are shown as background.
-    """
-    entry, labels = journal.entries[image.file], np.zeros(256, np.uint8)
-    labels[benchmark.greys] = np.arange(len(benchmark.greys))
-    with Image.open(journal.folder / entry.mask) as mask:
-        indices = labels[np.asarray(mask.convert("L"))]
+    """Draw the overlay of an image from its mask as it is now; nothing if that cannot be read."""
+    entry = journal.entries[image.file]
+    indices = read_labels(journal.folder / entry.mask, benchmark.greys)
+    if indices is None:
+        return
     overlay = f"overlays/{entry.mask.removeprefix('masks/').removesuffix('.png')}.jpg"
     assert image.picture is not None
     _save_overlay(journal.folder / overlay, image.picture, indices, benchmark.labels)
     journal.add(replace(entry, overlay=overlay))
+
+
+def read_labels(
+    mask: Path, greys: UInt8[np.ndarray, "l"], size: tuple[int, int] | None = None
+) -> UInt8[np.ndarray, "h w"] | None:
+    """Return the labels of a mask file, at another (width, height) if one is given; None if it cannot be read.
+
+    Values of a mask changed by hand that stand for no label count as background.
+    """
+    labels = np.zeros(256, np.uint8)
+    labels[greys] = np.arange(len(greys))
+    with suppress(*DAMAGE), Image.open(mask) as opened:
+        values = opened.convert("L")
+        return labels[np.asarray(values.resize(size, Image.Resampling.NEAREST) if size else values)]
+    return None
 
 
 def label_pixels(

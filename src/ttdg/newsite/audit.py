@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from ttdg.errors import UserError
-from ttdg.newsite.audit_checks import answer_problems, answers_of, changed_masks, manifest_problems
+from ttdg.newsite.audit_checks import (
+    answer_problems,
+    answers_of,
+    changed_masks,
+    manifest_problems,
+    read_state,
+)
 from ttdg.newsite.journal import JournalEntry
 
 START = "0" * 64  # hash before the first line
@@ -137,9 +143,10 @@ def verify_audit(folder: Path) -> AuditReport:
     them.
     """
     check_has_log(folder)
+    state = read_state(folder)  # first, because a running call writes to the log first
     lines, broken = read_chain(folder / FILE)
-    wrong_manifest, notes = manifest_problems(folder, lines)
-    wrong_answers, more_notes = answer_problems(folder, lines)
+    wrong_manifest, notes = manifest_problems(state, lines)
+    wrong_answers, more_notes = answer_problems(state, lines)
     problems = [*broken, *wrong_manifest, *wrong_answers]
     return AuditReport(lines, problems, changed_masks(folder, lines), [*notes, *more_notes])
 
@@ -157,7 +164,8 @@ def read_chain(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     for number, raw in enumerate(data.splitlines(), 1):
         try:
             line = json.loads(raw)
-            intact = (line["number"], line["hash"]) == (number, line_hash(line))
+            same = raw == json.dumps(line).encode()  # a name that is there twice is read once
+            intact = same and (line["number"], line["hash"]) == (number, line_hash(line))
             chained, previous = line["previous"] == previous, line["hash"]
         except (ValueError, KeyError, TypeError, RecursionError):
             if number == len(data.splitlines()) and not data.endswith(b"\n"):

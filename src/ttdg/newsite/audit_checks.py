@@ -1,19 +1,45 @@
 """What the rest of an output folder says of its audit log: the manifest, the journal and the masks."""
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ttdg.newsite.inputs import FILE_MANAGERS
-from ttdg.newsite.journal import SHARDS, read_journal
+from ttdg.newsite.journal import SHARDS, JournalEntry, file_digest, read_journal
 
 TABLE = "manifest_csv_sha256"  # field of manifest.json and of the log: hash of manifest.csv
 
 Lines = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class FolderState:
+    """What an output folder holds beside its log.
+
+    A running call writes to the log before it writes the journal and the manifest. So this is read before the log.
+    """
+
+    description: Mapping[str, Any]  # content of manifest.json; empty if it is missing or damaged
+    table: str  # hash of manifest.csv; empty if it cannot be read
+    entries: Sequence[JournalEntry]
+    masks: Sequence[str]  # paths below masks/
+    sharded: bool  # a prediction in shards is not finished
+
+
+def read_state(folder: Path) -> FolderState:
+    """Read all that the log of a folder is compared with, except for the content of masks."""
+    description: Any = None
+    with suppress(OSError, ValueError, RecursionError):
+        description = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    return FolderState(
+        description if isinstance(description, dict) else {}, file_digest(folder / "manifest.csv"),
+        list(read_journal(folder / "journal.jsonl").entries.values()), masks_on_disk(folder),
+        (folder / SHARDS).exists(),
+    )  # fmt: skip
 
 
 def answers_of(line: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -26,18 +52,15 @@ def answers_of(line: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def manifest_problems(folder: Path, lines: Lines) -> tuple[list[str], list[str]]:
+def manifest_problems(state: FolderState, lines: Lines) -> tuple[list[str], list[str]]:
     """Compare the log with `manifest.json`, and `manifest.csv` with both; return problems, and notes."""
-    notes, stated = list[str](), dict[str, Any]()
-    with suppress(OSError, ValueError, RecursionError):
-        read = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        stated = read if isinstance(read, dict) else {}
-    if not stated:
+    notes = list[str]()
+    if not state.description:
         notes.append(
             "manifest.json is missing or damaged, so lines that were removed at the end of the log are found only "
             "if they named an answer; give the same prediction again to write it"
         )
-    problems = [*_end_problem(stated, lines), *_table_problem(folder, stated, lines)]
+    problems = [*_end_problem(state.description, lines), *_table_problem(state, lines)]
     return problems, notes
 
 
@@ -53,27 +76,23 @@ def _end_problem(stated: Mapping[str, Any], lines: Lines) -> list[str]:
     return []
 
 
-def _table_problem(folder: Path, stated: Mapping[str, Any], lines: Lines) -> list[str]:
+def _table_problem(state: FolderState, lines: Lines) -> list[str]:
     """Compare the table with the hashes that `manifest.json` and the log state.
 
     A call that is killed at its end may leave a table of the last line beside the `manifest.json` of the call before.
     """
     logged = [str(line[TABLE]) for line in lines if TABLE in line]
-    wanted = set(logged[-1:])
+    wanted, stated = set(logged[-1:]), state.description
     if stated.get(TABLE) and (not logged or stated[TABLE] in logged):
         wanted.add(str(stated[TABLE]))
-    if not wanted:
+    if not wanted or state.table in wanted:
         return []
-    try:
-        found = hashlib.sha256((folder / "manifest.csv").read_bytes()).hexdigest()
-    except OSError:
+    if not state.table:
         return ["manifest.csv cannot be read, but manifest.json states its hash"] if stated else []
-    if found in wanted:
-        return []
     return ["manifest.csv was changed after it was written; give the same prediction again to write it anew"]
 
 
-def answer_problems(folder: Path, lines: Lines) -> tuple[list[str], list[str]]:
+def answer_problems(state: FolderState, lines: Lines) -> tuple[list[str], list[str]]:
     """Look for answers that no line of the log names, or that a later line withdrew; return problems, and notes.
 
     A call that is killed may leave the masks of its last batch, which the next call writes again.
@@ -85,18 +104,21 @@ def answer_problems(folder: Path, lines: Lines) -> tuple[list[str], list[str]]:
         valid = {answer for answer in valid if answer[0] not in withdrawn} if withdrawn else valid
         valid |= {(answer["mask"], answer["mask_sha256"]) for answer in _all_answers(line)}
         named |= {answer["mask"] for answer in _all_answers(line)}
-    entries = read_journal(folder / "journal.jsonl").entries.values()
-    lost = [entry.file for entry in entries if entry.mask and (entry.mask, entry.mask_sha256) not in valid]
+    lost = [
+        entry.file for entry in state.entries if entry.mask and (entry.mask, entry.mask_sha256) not in valid
+    ]
     if lost:
         problems.append(
             f"{len(lost)} answers of the journal are in no line of the log, for example that to {lost[0]}: lines were "
             "removed or changed"
         )
-    masks = [mask for mask in _masks_on_disk(folder) if mask not in named]
+    masks = [mask for mask in state.masks if mask not in named]
     if masks and not lost:
         text = f"{len(masks)} masks are in no line of the log, for example {masks[0]}: "
-        if (folder / SHARDS).exists() or len(masks) <= _unfinished_batch(lines):
-            notes.append(f"{text}the run did not finish; give the same prediction again")
+        if state.sharded or len(masks) <= _unfinished_batch(lines):
+            notes.append(
+                f"{text}the run did not finish; if it is not running, give the same prediction again"
+            )
         else:
             problems.append(f"{text}lines were removed, or these files were added")
     return problems, notes
@@ -118,12 +140,11 @@ def changed_masks(folder: Path, lines: Lines) -> dict[str, str]:
                 last.pop(str(part), None)
     changed = {mask: why for mask, why in changed.items() if mask not in last and _is_file(folder, mask)}
     for mask, digest in last.items():
-        path = folder / mask
         if ".." in Path(mask).parts or Path(mask).is_absolute():
             changed[mask] = "is outside the folder"
         elif not _is_file(folder, mask):
             changed[mask] = "is missing"
-        elif hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+        elif file_digest(folder / mask) != digest:
             changed[mask] = "was changed after it was written"
     return changed
 
@@ -143,7 +164,7 @@ def _withdrawn(line: Mapping[str, Any]) -> set[str]:
     return {str(mask) for mask in masks} if isinstance(masks, list) else set()
 
 
-def _masks_on_disk(folder: Path) -> list[str]:
+def masks_on_disk(folder: Path) -> list[str]:
     """Return the masks of a folder in the order of their names, without hidden files."""
     return sorted(
         path.relative_to(folder).as_posix()

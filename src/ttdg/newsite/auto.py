@@ -44,7 +44,10 @@ def choose_method(model: Model, drift: Drift | None, images: int, journal: Journ
     if drift is not None and drift.verdict == "like home":
         return MethodChoice(method, "the site is like a source site, so there is little to learn")
     if images < LEAST_IMAGES:
-        return MethodChoice(method, f"{images} images that can be learned are too few for a site")
+        return MethodChoice(
+            method,
+            f"learning a site needs at least {LEAST_IMAGES} images that can be learned, and {images} are there",
+        )
     if not can_expect_gains(model.parts):
         return MethodChoice(
             method, "the judge was fitted without learned hospitals, or by an earlier version; fit it again"

@@ -14,6 +14,7 @@ from typing import Any
 from ttdg.errors import UserError
 from ttdg.fields import wrong_field
 from ttdg.files import atomic_file
+from ttdg.newsite.names import is_output_name
 
 REPLACED = "replaced"  # status of an answer that a call has begun to replace
 PARTS = "parts"  # folder of the answers to frames whose mask is not complete
@@ -51,6 +52,11 @@ class JournalEntry:
     holder: str = ""  # the file that holds the frame, if it holds several
     stack: str = ""  # the file or series whose mask holds the frame, for DICOM and NIfTI
 
+    @property
+    def input(self) -> str:
+        """The name of the file: that which holds the frame, if it holds several."""
+        return self.holder or self.file
+
 
 @dataclass
 class WrittenJournal:
@@ -86,7 +92,7 @@ def _take(written: WrittenJournal, line: Mapping[str, Any]) -> None:
             if (
                 wrong_field(entry) is None
                 and len(expected) == 1
-                and all(map(_is_output, (entry.mask, entry.overlay)))
+                and all(map(is_output_name, (entry.mask, entry.overlay)))
             ):
                 written.entries[entry.file] = entry
 
@@ -120,7 +126,7 @@ class Journal:
                 "for all answers again"
             )
         done = [entry for entry in self.entries.values() if entry.status == "done"]
-        digests = {mask: _digest(folder / mask) for mask in {entry.mask for entry in done}}
+        digests = {mask: file_digest(folder / mask) for mask in {entry.mask for entry in done}}
         masks = {entry.file: digests[entry.mask] for entry in done}
         self.edited = {entry.file for entry in done if masks[entry.file] not in ("", entry.mask_sha256)}
         self.kept = {
@@ -172,12 +178,14 @@ class Journal:
         done = [entry for entry in self.entries.values() if entry.mask]
         return {entry.stack or entry.file: mask_name(entry.mask) for entry in done}
 
-    def removed(self, files: Sequence[str]) -> tuple[str, ...]:
-        """Return the answered files that are not among `files` and still have a mask."""
-        gone = sorted(self.entries.keys() - set(files))
-        return tuple(
-            file for file in gone if (mask := self.entries[file].mask) and os.path.isfile(self.folder / mask)
-        )
+    def removed(self, files: Sequence[str]) -> dict[str, list[JournalEntry]]:
+        """Return the answered inputs that hold none of `files` and still have a mask, with their answers."""
+        there = {self.entries[file].input for file in files if file in self.entries}
+        gone: dict[str, list[JournalEntry]] = {}
+        for entry in sorted(self.entries.values(), key=lambda entry: entry.file):
+            if entry.input not in there and entry.mask and os.path.isfile(self.folder / entry.mask):
+                gone.setdefault(entry.input, []).append(entry)
+        return gone
 
     def add(self, *entries: JournalEntry) -> None:
         """Append entries and flush them to disk."""
@@ -201,7 +209,9 @@ class Journal:
         self.entries |= entries
         kept = [entry for file, entry in entries.items() if entry.mask and before.get(file) == entry]
         self.edited |= {
-            entry.file for entry in kept if _digest(self.folder / entry.mask) not in ("", entry.mask_sha256)
+            entry.file
+            for entry in kept
+            if file_digest(self.folder / entry.mask) not in ("", entry.mask_sha256)
         }
         self.kept = {entry.file: entry.key for entry in kept}
 
@@ -230,17 +240,8 @@ def mask_name(mask: str) -> str:
     return mask.removeprefix("masks/").removesuffix(suffix)
 
 
-def _digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
     """Return the hash of a file, or an empty text if it cannot be read."""
     with suppress(OSError, ValueError), path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
     return ""
-
-
-def _is_output(name: str) -> bool:
-    """Return whether a path stays inside the folder that it is relative to, and can be the name of a file."""
-    path = Path(name)
-    inside = not path.is_absolute() and ".." not in path.parts and "\0" not in name
-    return (
-        inside and len(os.fsencode(path.name)) <= 240 and all(len(os.fsencode(x)) <= 255 for x in path.parts)
-    )

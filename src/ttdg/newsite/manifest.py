@@ -21,7 +21,10 @@ EDITED = "the mask was changed after it was written, and is kept"
 
 
 def manifest_table(
-    journal: Journal, found: FoundFiles, set_aside: Mapping[str, str], removed: Sequence[str]
+    journal: Journal,
+    found: FoundFiles,
+    set_aside: Mapping[str, str],
+    removed: Mapping[str, Sequence[JournalEntry]],
 ) -> tuple[bytes, list[JournalEntry]]:
     """Return the content of `manifest.csv`, and the answers in the order of review.
 
@@ -32,7 +35,7 @@ def manifest_table(
         journal: The answers.
         found: Every file of the inputs.
         set_aside: Files that were not segmented, and why.
-        removed: Files with an answer that are no longer among the inputs.
+        removed: Files that are no longer among the inputs, with their answers.
     """
     rows = _rows_by_input(journal, found.images)
     answered = [row for row in rows.values() if row.mask]
@@ -44,9 +47,9 @@ def manifest_table(
             for file, reason in files.items()
             if file not in rows or rows[file].status != status
         }
-    for file in removed:
+    for file, entries in removed.items():
         reason = f"{file} is no longer among the inputs, but its mask is there"
-        rows[file] = replace(journal.entries[file], status="input removed", reason=reason)
+        rows[file] = replace(_joined(file, entries), status="input removed", reason=reason)
     columns = [name for name in JournalEntry.__dataclass_fields__ if name not in ("holder", "stack")]
     frames = Counter(_input(image) for image in found.images)
     lines = [asdict(rows[file]) | {"frames": frames.get(file, 0)} for file in sorted(rows)]
@@ -108,25 +111,28 @@ def input_count(files: Iterable[str], images: Mapping[str, InputFile]) -> int:
 
 
 def _rows_by_input(journal: Journal, images: Sequence[InputFile]) -> dict[str, JournalEntry]:
-    """Return a row for each file. The row of several frames has the means of those that were answered."""
-    rows: dict[str, JournalEntry] = {}
-    for name, group in groupby(images, _input):
-        frames = [_row(journal, journal.entries[image.file]) for image in group]
-        answered = [frame for frame in frames if frame.mask]
-        if not answered or not frames[0].holder:
-            rows[name] = replace(frames[0], file=name)
-            continue
-        rows[name] = replace(
-            answered[0], file=name, overlay=answered[0].overlay.rpartition("/")[0],
-            foreground=_mean(answered, "foreground"), confidence=_mean(answered, "confidence"),
-            expected_dice=_mean(answered, "expected_dice"),
-            expected_low=_mean(answered, "expected_low"), expected_high=_mean(answered, "expected_high"),
-            expected_unadapted=_mean(answered, "expected_unadapted"),
-            unusual="; ".join(sorted({frame.unusual for frame in answered if frame.unusual})),
-            reading=", ".join(sorted({frame.reading for frame in answered if frame.reading})),
-            status="kept" if all(frame.status == "kept" for frame in answered) else "segmented",
-        )  # fmt: skip
-    return rows
+    """Return a row for each file."""
+    return {
+        name: _joined(name, [_row(journal, journal.entries[image.file]) for image in group])
+        for name, group in groupby(images, _input)
+    }
+
+
+def _joined(name: str, frames: Sequence[JournalEntry]) -> JournalEntry:
+    """Return the row of a file. That of several frames has the means of those that were answered."""
+    answered = [frame for frame in frames if frame.mask]
+    if not answered or not frames[0].holder:
+        return replace(frames[0], file=name)
+    return replace(
+        answered[0], file=name, overlay=answered[0].overlay.rpartition("/")[0],
+        foreground=_mean(answered, "foreground"), confidence=_mean(answered, "confidence"),
+        expected_dice=_mean(answered, "expected_dice"),
+        expected_low=_mean(answered, "expected_low"), expected_high=_mean(answered, "expected_high"),
+        expected_unadapted=_mean(answered, "expected_unadapted"),
+        unusual="; ".join(sorted({frame.unusual for frame in answered if frame.unusual})),
+        reading=", ".join(sorted({frame.reading for frame in answered if frame.reading})),
+        status="kept" if all(frame.status == "kept" for frame in answered) else "segmented",
+    )  # fmt: skip
 
 
 def _input(image: InputFile) -> str:

@@ -1,6 +1,7 @@
 """Names of the masks and overlays. They mirror the input tree."""
 
 import hashlib
+import os
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,15 @@ def output_names(files: Sequence[str], taken: Mapping[str, str]) -> dict[str, st
         used.add(_folded(name))
         names[file] = name
     return names
+
+
+def is_output_name(name: str) -> bool:
+    """Return whether a path stays inside the folder that it is relative to, and can be the name of a file."""
+    path = Path(name)
+    inside = not path.is_absolute() and ".." not in path.parts and "\0" not in name
+    return (
+        inside and len(os.fsencode(path.name)) <= 240 and all(len(os.fsencode(x)) <= 255 for x in path.parts)
+    )
 
 
 def _stem(file: str) -> str:

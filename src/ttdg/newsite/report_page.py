@@ -2,7 +2,6 @@
 
 import base64
 import io
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from PIL import Image
 from ttdg.checkpoints import Model
 from ttdg.data.unlabelled import InputFile, NewBatch, read_new_images
 from ttdg.files import atomic_file
-from ttdg.newsite.answers import label_pixels
+from ttdg.newsite.answers import label_pixels, read_labels
 from ttdg.newsite.journal import JournalEntry
 from ttdg.newsite.overlay import draw_overlay
 from ttdg.safety import Drift
@@ -53,7 +52,7 @@ def write_site_report(
         report: What the page states.
         model: The model, whose unadapted answer is drawn beside the final one. These images are read once more, only
             if the drift is known, as its measurement reads images again too.
-        images: The image files. Those whose mask is not a PNG file, of DICOM and NIfTI, are not drawn.
+        images: The image files. Those whose mask is not a PNG file that can be read are not drawn.
         most_pixels: Larger images are not drawn.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -79,22 +78,20 @@ def _pictures(
 ) -> dict[str, tuple[str, str]]:
     """Return the pictures of the source's and of the final answer by file, as JPEG in base64."""
     device, drawn = next(model.network.parameters()).device, dict[str, tuple[str, str]]()
-    greys = model.card.benchmark.greys
 
     def draw(batch: NewBatch) -> None:
         with torch.no_grad():
             logits = model.network(batch.images)
         for image, answer in zip(batch.files, logits, strict=True):
-            mask = out / entries[image.file].mask
-            if image.picture is None or not os.path.isfile(mask):
-                continue
+            assert image.picture is not None
             height, width = image.picture.shape[:2]
             scale = SIDE / max(height, width)
             size = max(1, round(width * scale)), max(1, round(height * scale))
+            after = read_labels(out / entries[image.file].mask, model.card.benchmark.greys, size)
+            if after is None:
+                continue
             small = np.asarray(Image.fromarray(image.picture).resize(size, Image.Resampling.BILINEAR))
             before = label_pixels(answer, small.shape[:2])[0]
-            with Image.open(mask) as opened:
-                after = _labels(np.asarray(opened.convert("L").resize(size, Image.Resampling.NEAREST)), greys)
             drawn[image.file] = _jpeg(draw_overlay(small, before)), _jpeg(draw_overlay(small, after))
 
     for batch in read_new_images(
@@ -108,13 +105,6 @@ def _pictures(
     ):
         draw(batch)
     return drawn
-
-
-def _labels(mask: UInt8[np.ndarray, "h w"], greys: UInt8[np.ndarray, "l"]) -> UInt8[np.ndarray, "h w"]:
-    """Return the label of each grey value; values that are no label count as background."""
-    table = np.zeros(256, np.uint8)
-    table[greys] = np.arange(len(greys), dtype=np.uint8)
-    return table[mask]
 
 
 def _jpeg(pixels: UInt8[np.ndarray, "h w 3"]) -> str:

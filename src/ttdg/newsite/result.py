@@ -31,6 +31,7 @@ class FolderResult:
     unusual: Mapping[str, str]  # files that are not this kind of image → why; they were answered alone
     edited: tuple[str, ...]  # files whose mask was changed after it was written, and is kept
     removed: tuple[str, ...]  # files with a mask that are no longer among the inputs
+    unnamed: tuple[str, ...]  # masks that no row of the manifest names
     report: Path  # `report.html`
     drift: Drift | None  # distance from the source sites; None without a fingerprint or without images
     without_maps: int  # kept files without the probability maps that this call asked for

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from ttdg.data.unlabelled import DIGEST, InputFile, Refused, Stack
-from ttdg.newsite.journal import PARTS, Journal
+from ttdg.newsite.journal import PARTS, Journal, answer_key
 
 
 @dataclass
@@ -34,21 +34,27 @@ class Rounds:
         return frozenset(image.file for group in self.earlier for image in group)
 
 
+def refusal_key(most_pixels: int) -> str:
+    """Return the key of the entries of files that are set aside: the reason may depend on the limit of pixels."""
+    return answer_key("set aside", str(most_pixels))
+
+
 def _volume(image: InputFile) -> Stack | None:
     """Return the stack of an image if it has several frames."""
     return image.stack if image.stack is not None and image.stack.depth > 1 else None
 
 
-def sort_into_rounds(images: Sequence[InputFile], journal: Journal) -> Rounds:
+def sort_into_rounds(images: Sequence[InputFile], journal: Journal, most_pixels: int) -> Rounds:
     """Sort the files of a call by whether their answer in the journal is final.
 
     It is final if its round is finished, the file has not changed, and the mask and the overlay exist. A mask that was
-    changed by hand is final in every case. The frames of a stack share a mask, so either all or none are final.
+    changed by hand is final in every case. The frames of a stack share a mask, so either all or none are final. A file
+    that was set aside is read again if it has changed, or if the limit `most_pixels` has.
     """
     rounds, earlier = Rounds(), defaultdict[int, list[InputFile]](list)
     for _, members in groupby(images, lambda image: image.stack or image):
         frames = list(members)
-        states = [_state(image, journal) for image in frames]
+        states = [_state(image, journal, refusal_key(most_pixels)) for image in frames]
         refused = [state for state in states if isinstance(state, Refused)]
         numbers = {state for state in states if not isinstance(state, Refused)}
         rounds.refused += refused
@@ -64,7 +70,7 @@ def sort_into_rounds(images: Sequence[InputFile], journal: Journal) -> Rounds:
     return rounds
 
 
-def _state(image: InputFile, journal: Journal) -> int | Refused:
+def _state(image: InputFile, journal: Journal, refusal: str) -> int | Refused:
     """Return the round of a final answer, 0 for an image to answer, or why it is still refused."""
     entry = journal.entries.get(image.file)
     if entry is None or not 0 < entry.round <= journal.finished:
@@ -75,7 +81,7 @@ def _state(image: InputFile, journal: Journal) -> int | Refused:
         reason = f"cannot open {image.holder or image.file} ({error.strerror}); check its permissions"
         return Refused(image.file, "", reason)
     if entry.status == "set aside":
-        return Refused(image.file, entry.input_sha256, entry.reason) if same else 0
+        return Refused(image.file, entry.input_sha256, entry.reason) if same and entry.key == refusal else 0
     return entry.round if image.file in journal.edited or (same and image.file in journal.kept) else 0
 
 

@@ -135,5 +135,7 @@ def unknown_drift(model: Model) -> str:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, Mapping) and value:
+        return " and ".join(f"{name} {_text(part)}" for name, part in value.items())
     text = str(value) if value not in (None, {}, "") else "none"
     return text[:12] if len(text) == 64 else text

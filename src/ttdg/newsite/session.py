@@ -15,8 +15,10 @@ from ttdg.checkpoints import Model, content_hash
 from ttdg.data.unlabelled import InputFile, NewBatch, Refused
 from ttdg.newsite.answers import expected_fields, gate_fields, shown_name, write_answer
 from ttdg.newsite.audit import AuditLog
+from ttdg.newsite.inputs import PIXELS
 from ttdg.newsite.journal import Journal, JournalEntry, answer_key
 from ttdg.newsite.learning import learn_folder
+from ttdg.newsite.rounds import refusal_key
 from ttdg.newsite.run_state import RunState
 from ttdg.newsite.stacks.masks import OpenStacks, StackMasks
 
@@ -48,6 +50,7 @@ class Session:
     audit: AuditLog
     answered: Answered = lambda batch, logits: None
     probabilities: bool = False  # also write the probability of each label
+    most_pixels: int = PIXELS  # larger images are refused
     done: set[str] = field(default_factory=set)  # images that were answered
     kept: set[str] = field(init=False)
     refused: set[str] = field(default_factory=set)
@@ -220,8 +223,8 @@ class Session:
         image = self.inputs[file]
         self.journal.add(
             JournalEntry(
-                file, "set aside", reason, self.journal.finished + 1, sha256, version=ttdg.__version__,
-                holder=image.holder, stack=image.stack.name if image.stack else "",
+                file, "set aside", reason, self.journal.finished + 1, sha256, refusal_key(self.most_pixels),
+                version=ttdg.__version__, holder=image.holder, stack=image.stack.name if image.stack else "",
             )
         )  # fmt: skip
 

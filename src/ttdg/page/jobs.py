@@ -82,8 +82,8 @@ class SiteWorker:
             try:
                 if self.store.get(identifier).state == "waiting":
                     self._segment(self.store.update(identifier, state="running"))
-            except UserError:
-                continue  # the site was deleted
+            except (UserError, OSError):
+                continue  # the site was deleted, or its state cannot be written, for example to a full disk
 
     def _segment(self, site: SiteRequest) -> None:
         state, message = "done", ""

@@ -82,7 +82,7 @@ def _answer(
         session = Session(
             model, adapter, journal, asdict(run), inputs, names, StackMasks(settings.out, benchmark, settings.maker),
             frozenset(), {}, _Reports(folder / "progress.txt"), AuditLog(folder),
-            probabilities=settings.probabilities,
+            probabilities=settings.probabilities, most_pixels=settings.most_pixels,
         )  # fmt: skip
         read = partial(
             read_new_images, shard.groups, benchmark, run.batch, next(model.network.parameters()).device,

@@ -41,7 +41,7 @@ def answer_folder(plan: FolderPlan, progress: Progress, learning: Progress, answ
     request, journal = plan.request, plan.journal
     if request.again:
         shutil.rmtree(request.out / SHARDS, ignore_errors=True)
-    rounds, saved = sort_into_rounds(plan.found.images, journal), plan.saved_state()
+    rounds, saved = sort_into_rounds(plan.found.images, journal, request.most_pixels), plan.saved_state()
     session = _open_session(plan, rounds, progress, answered)
     groups = rounds.groups(plan.memory) if rounds.present else []
     read = partial(
@@ -82,6 +82,7 @@ def _open_session(plan: FolderPlan, rounds: Rounds, progress: Progress, answered
         output_names(units, plan.journal.names()),
         StackMasks(request.out, request.model.card.benchmark, _maker(plan)), rounds.final(),
         dict(plan.found.set_aside) | refused, progress, AuditLog(request.out), answered, request.probabilities,
+        request.most_pixels,
     )  # fmt: skip
 
 
