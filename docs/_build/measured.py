@@ -13,7 +13,7 @@ from record_tables import (
     orders,
     split_targets,
 )
-from wrapper_tables import with_and_without_flips, with_and_without_gate
+from wrapper_tables import side_by_side, with_and_without_flips, with_and_without_gate
 
 SLICES = {
     "neighbouring slices": "one source (the paper's table)",
@@ -30,6 +30,21 @@ ONE, ONE_IMAGE = "folder, one source", "one image at a time, several sources"
 RIVALS = "rivals at small rates, several sources"
 PARTS = "parts left out"
 STRONG = ("batch 4", "batch 16", "batch 1")
+BASES = [("own", ""), ("mixed", ", mix statistics"), ("source's", ", eval statistics")]
+OTHER_STATISTICS = [
+    (f"batch {batch}, {name}", f"batch {batch}, other BatchNorm statistics", end)
+    for batch in (4, 1)
+    for name, end in BASES
+]
+PUBLISHED = [
+    column
+    for batch in (4, 1)
+    for column in (
+        (f"batch {batch}, default", f"batch {batch}", ""),
+        (f"batch {batch}, as published", f"batch {batch}, as published", ", as published"),
+    )
+]
+TUNED = [("default options", "batch 4", ""), ("tuned", "batch 4, tuned", "")]
 MEASURED: Mapping[str, Callable[[], str]] = {
     "strong-polyp": partial(with_and_without_flips, "strong-polyp", STRONG),
     "strong-fundus": partial(with_and_without_flips, "strong-fundus", STRONG),
@@ -54,6 +69,9 @@ MEASURED: Mapping[str, Callable[[], str]] = {
     "rivals-fundus": partial(by_target, "learn-fundus", (RIVALS,), "Dice"),
     "methods-small": partial(with_and_without_flips, "methods-cpu", ("batch 4", "batch 16", "batch 1")),
     "methods-small-continual": partial(with_and_without_flips, "methods-cpu", ("continual",)),
+    "methods-small-statistics": partial(side_by_side, "methods-cpu", OTHER_STATISTICS),
+    "methods-small-published": partial(side_by_side, "methods-cpu", PUBLISHED),
+    "methods-small-tuned": partial(side_by_side, "methods-cpu", TUNED),
     "gate-small": partial(with_and_without_gate, "gate-cpu", "behind the gate"),
     "prostate-one-source": partial(prostate, SLICES["neighbouring slices"], "Dice", *VOLUMES),
     "prostate-multi-source": partial(prostate, "multi-source", "Dice", *VOLUMES),

@@ -1,4 +1,4 @@
-"""Tables of methods without and with what can be put around any of them: the gate, and flips."""
+"""Tables of methods with several settings: what can be put around any of them (gate, flips), and their own options."""
 
 from collections.abc import Mapping, Sequence
 
@@ -52,6 +52,21 @@ def with_and_without_flips(run: str, experiments: Sequence[str]) -> str:
     columns = ("Δ Dice", "with flips, Δ to the source with flips", HARMED)
     heads = (f"{name}, {what}" for name in experiments for what in columns)
     return table(("method", "access", *heads), lines)
+
+
+def side_by_side(run: str, columns: Sequence[tuple[str, str, str]]) -> str:
+    """Gain of methods in several experiments or settings; the methods are those of the last column.
+
+    Args:
+        run: A folder of `docs/records`.
+        columns: Heading, experiment, and what the row's label has behind the name of the method.
+    """
+    found = [(views(run, experiment)[AGAINST], end) for _, experiment, end in columns]
+    last, end = found[-1]
+    methods = [name for label in last if (name := label.removesuffix(end)) in METHODS and label == name + end]
+    cells = ([_gain(rows.get(name + ending)) for rows, ending in found] for name in methods)
+    lines = [(named(name), *row) for name, row in zip(methods, cells, strict=True) if any(row)]
+    return table(("method", *(heading for heading, *_ in columns)), lines)
 
 
 def _gain(row: Row | None) -> str:
