@@ -141,6 +141,10 @@ def test_a_seed_that_is_missing_at_a_hard_target_moves_no_rank(run, place):
     dice = report_tables(read_table(run))[0]
     assert "* some seeds of this table are missing" in dice.note
     assert [row[0].text for row in dice.rows if row[-2].best] == ["norm + flips"]
+    there = {row[0].text: row[dice.header.index(hard)] for row in dice.rows}
+    assert there["norm"].text.endswith("*")
+    assert not there["norm"].best
+    assert not there["norm + flips"].text.endswith("*")
 
 
 def test_the_gain_is_the_mean_over_seeds_that_scored_different_images(run, place):

@@ -20,7 +20,7 @@ from ttdg.report.aggregate import (
 )
 from ttdg.report.controls import compare_with_controls, number_cell
 from ttdg.report.gap import ceiling_dice, gap_table, method_gaps, with_share
-from ttdg.report.tables import SCORES, Cell, ReportTable, score_table, table_title, with_notes
+from ttdg.report.tables import PARTIAL, SCORES, Cell, ReportTable, score_table, table_title, with_notes
 from ttdg.report.tuned_tables import tuned_tables
 from ttdg.report.verified import verification_tables
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 WEIGHTED = "image-weighted Dice"
 COSTS = ("ms/image", "peak MB", "forward calls/batch", "backward calls/batch")
-FEWER = "*"  # behind a mean over fewer images than that of another row
 SINGLE_IMAGE_NOTE = "needs two images a batch and answers one as the source does"
 
 
@@ -117,11 +116,11 @@ def comparison_table(
         dice = images.filter(pl.col("method") == method)["dice"].to_numpy()
         weighted = number_cell(float(dice.mean()), 1)
         if len(dice) < most:
-            weighted = replace(weighted, text=f"{weighted.text}{FEWER}")
+            weighted = replace(weighted, text=f"{weighted.text}{PARTIAL}")
         numbers = (weighted, *_cost(table, means, method))
         rows.append((Cell(method), *(cells[name] for name in gains.columns), *numbers))
-    marked = any(row[-1 - len(COSTS)].text.endswith(FEWER) for row in rows)
-    fewer = f"{FEWER} over fewer transfers or seeds than other rows; " if marked else ""
+    marked = any(row[-1 - len(COSTS)].text.endswith(PARTIAL) for row in rows)
+    fewer = f"{PARTIAL} over fewer transfers or seeds than other rows; " if marked else ""
     note = (
         f"{gains.note}; {fewer}an image is harmed that loses more than {run.harm:g} Dice; memory is a GPU's, or a CPU "
         f"worker's as a whole; views stacked into one call are one call; {ACCESS_NOTE}"

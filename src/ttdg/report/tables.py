@@ -30,9 +30,10 @@ SCORES: Mapping[str, str] = {
     "instance_dice": "instance-only Dice of the official code (not Dice: what is missed does not count)",
 }
 LOWER_IS_BETTER = tuple(name for name in SCORES if "hd95" in name or "assd" in name)
+PARTIAL = "*"  # behind a score that lacks seeds or transfers which another row has
 PARTIAL_NOTE = (
-    "; * some seeds of this table are missing at some transfers, and – in the last column says that a transfer is: "
-    "compare the gain over the baseline, which takes the same models and images"
+    f"; {PARTIAL} some seeds of this table are missing, and – in the last column says that a transfer is: compare "
+    "the gain over the baseline, which takes the same models and images"
 )
 BySeed = dict[int, float]  # seed → score at one transfer
 Rivals = Mapping[
@@ -121,10 +122,17 @@ def _seeds_note(frame: "pl.DataFrame") -> str:
 def _score_rows(
     by_seed: Mapping[str, Sequence[BySeed]], partial: set[str], metric: str, rivals: Rivals
 ) -> tuple[tuple[Cell, ...], ...]:
-    """One row for each method: its transfers, and their mean. The mean of a partial row is never the best."""
+    """One row for each method: its transfers, and their mean. A score that lacks seeds is never the best."""
     sign = -1 if metric in LOWER_IS_BETTER else 1
+    every = [set().union(*column) for column in zip(*by_seed.values(), strict=True)]
     cells = {
-        method: [*(_score_cell(list(seeds.values())) for seeds in rows), _mean_cell(rows, method in partial)]
+        method: [
+            *(
+                _score_cell(list(mine.values()), mine.keys() < seeds)
+                for mine, seeds in zip(rows, every, strict=True)
+            ),
+            _mean_cell(rows, method in partial),
+        ]
         for method, rows in by_seed.items()
     }
     compared: dict[str, list[str]] = {}
@@ -133,11 +141,10 @@ def _score_rows(
             compared.setdefault(name, []).append(method)
     for others in compared.values():
         for number in range(len(next(iter(cells.values())))):
-            last = number == len(cells[others[0]]) - 1
             shown = {
-                method: sign * round(value, 1)
+                method: sign * round(cell.value, 1)
                 for method in others
-                if (value := cells[method][number].value) is not None and not (last and method in partial)
+                if (cell := cells[method][number]).value is not None and not cell.text.endswith(PARTIAL)
             }
             for method in _largest(shown) if len(others) > 1 else ():
                 cells[method][number] = replace(cells[method][number], best=True)
@@ -150,11 +157,12 @@ def _largest(values: Mapping[str, float]) -> list[str]:
     return [key for key, value in values.items() if value == top]
 
 
-def _score_cell(by_seed: Sequence[float], mark: str = "") -> Cell:
+def _score_cell(by_seed: Sequence[float], partial: bool) -> Cell:
     mean, spread = st.mean_and_spread(by_seed) if by_seed else (math.nan, math.nan)
     if math.isnan(mean):
         return Cell("–")
-    return Cell(f"{mean:.1f}" + ("" if math.isnan(spread) else f" ± {spread:.1f}") + mark, mean)
+    spread_text = "" if math.isnan(spread) else f" ± {spread:.1f}"
+    return Cell(f"{mean:.1f}{spread_text}{PARTIAL if partial else ''}", mean)
 
 
 def _mean_cell(rows: Sequence[BySeed], partial: bool) -> Cell:
@@ -165,4 +173,4 @@ def _mean_cell(rows: Sequence[BySeed], partial: bool) -> Cell:
         means = [float(np.mean([row[seed] for row in rows])) for seed in rows[0]]
     else:  # no spread: a seed without a transfer has another mean
         means = [float(np.mean([np.mean(list(row.values())) for row in rows]))]
-    return _score_cell(means, "*" if partial else "")
+    return _score_cell(means, partial)
