@@ -17,7 +17,7 @@ import torch
 
 from ttdg.bench.execute import execute_job, score_job
 from ttdg.bench.folder import RunFolder
-from ttdg.bench.jobs import Fitting, Scoring, Training, key_of, required_jobs
+from ttdg.bench.jobs import Fitting, Scoring, Training, job_title, key_of, required_jobs
 from ttdg.bench.results import PACKED_FILE, RunTable, import_polars, read_table
 from ttdg.bench.verification.outcome import (
     Verification,
@@ -81,7 +81,7 @@ def verify_run(
         for key, values in sample.items():
             job, about = table.run.jobs[key], table.about[key]
             assert isinstance(job, Scoring)
-            progress(f"{job.method} at {', '.join(target.name for target in job.targets)}")
+            progress(job_title(job))
             run = RunFolder(parts, root, kept, device, about.get("threads", 1), encoder_weights)
             torch.set_num_threads(run.threads)
             job = _with_recorded_options(job, about)
