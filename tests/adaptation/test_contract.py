@@ -253,6 +253,14 @@ def test_a_batch_of_nan_does_not_poison_the_network(name, ready):
 
 
 @pytest.mark.parametrize("name", ALL)
+def test_a_network_in_float64_is_adapted_in_float64_unless_the_method_works_in_float32(name, ready):
+    model = ready(name)
+    model.network.double()
+    answer = model.quick(name)(some_images().double())
+    assert answer.dtype == (torch.float32 if METHODS[name].single else torch.float64)
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_batches_may_differ_in_size(name, ready):
     adapter = ready(name).quick(name)
     for count, size in ((3, 32), (1, 64), (4, 32)):

@@ -22,9 +22,9 @@ def images(*size: int, seed: int = 0) -> torch.Tensor:
     return torch.rand(2, 1, *size, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", FREE)
-def test_a_network_of_another_precision_is_adapted_in_float32(name, precision):
+def test_a_network_of_half_precision_is_adapted_in_float32(name, precision):
     source = network().to(precision)
     adapter = adapt(source, name, activation="softmax", **SMALL.get(name, {}))
     for seed in range(3):
@@ -34,9 +34,9 @@ def test_a_network_of_another_precision_is_adapted_in_float32(name, precision):
     assert all(p.dtype == precision and p.isfinite().all() for p in source.parameters())
 
 
-@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", ["tent", "cotta"])
-def test_another_precision_is_adapted_exactly_as_its_values_in_float32(name, precision):
+def test_half_precision_is_adapted_exactly_as_its_values_in_float32(name, precision):
     other, single = network().to(precision), network().to(precision).float()
     first, second = (adapt(x, name, activation="softmax") for x in (other, single))
     for seed in range(2):
@@ -47,12 +47,11 @@ def test_another_precision_is_adapted_exactly_as_its_values_in_float32(name, pre
 
 
 @pytest.mark.parametrize("name", ["tent", "source"])
-def test_views_of_another_precision_are_answered_in_float32(name):
-    source, batch = network().double(), images(16, 16)
-    wrapped, single = (
-        adapt(x, name, views="flips", activation="softmax") for x in (source, network().double().float())
-    )
-    assert torch.equal(wrapped(batch.double()), single(batch))
+def test_views_of_half_precision_are_answered_in_float32(name):
+    half, same = network().bfloat16(), network().bfloat16().float()
+    wrapped, single = (adapt(x, name, views="flips", activation="softmax") for x in (half, same))
+    batch = images(16, 16).bfloat16()
+    assert torch.equal(wrapped(batch), single(batch.float()))
 
 
 def test_in_bfloat16_updates_are_not_rounded_to_nothing():

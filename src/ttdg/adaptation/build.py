@@ -54,7 +54,8 @@ def adapt(
 
     Call the adapter with a batch of images to adapt and get the logits; `adapter.reset()` restores the source model.
     An image with values that are not finite changes nothing and is answered with zeros (`ttdg.adaptation.unusable`).
-    A network in another precision than float32 is adapted in float32, and its answers are float32.
+    A network in float16 or bfloat16 is adapted in float32, and its answers are float32. One in float64 is adapted in
+    float64, unless the method works in float32 alone.
 
     Args:
         model: any module that maps images to logits, or a loaded checkpoint.

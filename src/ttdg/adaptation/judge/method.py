@@ -221,6 +221,7 @@ METHOD = Method(
     backwards=0,
     predict="before",
     access="source labels",
+    single=True,
     flips=True,
     paper="this project",
     origin="margin 0.05, the loss that counts as harm; the regressor is fitted on simulated shifts of source images",

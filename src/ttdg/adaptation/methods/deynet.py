@@ -133,6 +133,7 @@ METHOD = Method(
     backwards=1,
     predict="after",
     access="source images",
+    single=True,
     post_hoc=True,
     paper="Wen et al., WACV 2024",
     origin="Adam, lr 1e-6, 1 step as published; a stream instead of folders and the part fitted afterwards are ours",

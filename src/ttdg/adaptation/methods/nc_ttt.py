@@ -106,6 +106,7 @@ METHOD = Method(
     backwards=10,
     predict="after",
     access="source images",
+    single=True,
     post_hoc=True,
     paper="Osowiechi et al., CVPR 2024",
     origin="lr 1e-5 as published; 10 steps (published 50), level 2 and the part fitted afterwards are ours",

@@ -129,6 +129,7 @@ METHOD = Method(
     backwards=2,
     predict="after",
     access="source labels",
+    single=True,
     post_hoc=True,
     paper="reconstructed after Liu et al., AAAI 2022 (no code published)",
     origin="all our choice: a reconstruction from the paper's outline, with the part fitted afterwards",

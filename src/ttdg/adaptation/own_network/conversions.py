@@ -25,7 +25,7 @@ class Conversions:
     source: nn.Module  # the user's network
     form: OutputForm = UNKNOWN
     by_label: bool = False  # the adapter answers with labels, and the user expects channels
-    single: bool = False  # the user's network has another precision, and the adapter works in float32
+    single: bool = False  # the network of the user has another precision, and the adapter works in float32
     asks: bool = False  # the method depends on the activation, and nothing says it
     looks: bool = False  # the network is a user's, and its first pass is looked at
     counted: list[int] = field(default_factory=list)  # output channels of the network, once they are counted
@@ -99,9 +99,11 @@ def prepared(
 ) -> tuple[nn.Module, Conversions, dict[str, Any]]:
     """A copy of the network as the method receives it, the conversions around it, and the method's options."""
     network, values = copied(model.network), dict(values)
-    single = any(p.is_floating_point() and p.dtype != torch.float32 for p in network.parameters())
+    # in half precision, updates overflow or vanish
+    others = (torch.float16, torch.bfloat16, *([torch.float64] if METHODS[method].single else []))
+    single = any(parameter.dtype in others for parameter in network.parameters())
     if single:
-        network = network.float()  # in half precision, updates overflow or vanish; parts are float32
+        network = network.float()
     if not isinstance(model, ForeignNetwork):
         form = OutputForm(activation=values.get("head", "softmax"))
         return network, Conversions(method, model.network, form, single=single), values

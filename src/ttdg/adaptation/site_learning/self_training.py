@@ -90,6 +90,7 @@ METHOD = Method(
     backwards=16,
     predict="after",
     access="source-free",
+    single=True,
     paper="after Tang et al., MICCAI 2023 (CBMT), without its class balance",
     origin=PILOT,
     published=None,

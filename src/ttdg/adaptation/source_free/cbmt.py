@@ -157,6 +157,7 @@ METHOD = Method(
     backwards=8,
     predict="after",
     access="source-free",
+    single=True,
     paper="Tang et al., MICCAI 2023",
     needs=("segmentation",),
     origin="the authors' code: Adam 5e-4, 20 passes in batches of 8; online steps are this project's",

@@ -215,6 +215,7 @@ METHOD = Method(
     backwards=8,
     predict="after",
     access="source-free",
+    single=True,
     paper="Huai et al., MICCAI 2023",
     origin="the authors' code: Adam 3e-4, 10 passes in batches of 8, as for RIM-ONE; samples and online steps are ours",
     options={

@@ -201,6 +201,7 @@ METHOD = Method(
     backwards=8,
     predict="after",
     access="source-free",
+    single=True,
     paper="Chen et al., MICCAI 2021",
     origin="the authors' code: Adam 2e-3, 2 passes in batches of 8; online steps are this project's",
     options={

@@ -189,6 +189,7 @@ METHOD = Method(
     backwards=40,
     predict="after",
     access="source-free",
+    single=True,
     paper="Wu et al., IEEE TMI 2023",
     origin="the authors' 2-D code: Adam 1e-5, 10 passes, 10 images a step; online steps are this project's",
     options={

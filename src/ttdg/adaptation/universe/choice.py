@@ -56,6 +56,7 @@ METHOD = Method(
     backwards=0,
     predict="before",
     access="source labels",
+    single=True,
     flips=True,
     paper="after Lv et al., CVPR 2025",
     origin="margin 0.05, the loss that counts as harm; fitted on simulated shifts of source images",

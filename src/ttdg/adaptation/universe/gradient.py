@@ -179,6 +179,7 @@ METHOD = Method(
     backwards=1,
     predict="before",
     access="source labels",
+    single=True,
     paper="Lv et al., CVPR 2025",
     origin="ours: lr, α and the averaging as in a first study on other sites",
     published=None,

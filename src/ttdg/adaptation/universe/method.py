@@ -123,6 +123,7 @@ METHOD = Method(
     backwards=16,
     predict="after",
     access="source labels",
+    single=True,
     flips=True,
     paper="after Lv et al., CVPR 2025",
     origin="a pilot at seven transfers, with their scores in sight; at simulated hospitals it beat self-training",
