@@ -60,7 +60,7 @@ def _keep(method: str, default: str, drift: Drift | None) -> MethodChoice:
     """Keep the method of a folder, and say how to use a judge that the model has got since then."""
     reason = "the folder was begun with this method"
     if method == "source" and default != "source" and not _is_foreign(drift):
-        reason += f"; the model has a {default} now; --again uses it"
+        reason += f"; the model also has the part {default}, which --again uses"
     return MethodChoice(method, reason)
 
 
