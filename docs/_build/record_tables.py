@@ -33,8 +33,8 @@ def views(run: str, experiment: str, batch: int | None = None) -> Mapping[str, M
 
 def named(label: str) -> str:
     """A row's label: methods as code, without the settings of a grid."""
-    label = re.sub(r" \[.*\]$", "", label)
-    return f"`{label}`" if label in METHODS else label
+    name, comma, setting = re.sub(r" \[.*\]$", "", label).partition(", ")
+    return f"`{name}`{comma}{setting}" if name in METHODS else f"{name}{comma}{setting}"
 
 
 def named_with_settings(label: str) -> str:

@@ -29,7 +29,7 @@ RUNS = {
     "learn-fundus": "Fundus: learning a site",
     "learn-polyp-eight": "Polyp: learning a site, judges of eight readings",
     "learn-fundus-eight": "Fundus: learning a site, judges of eight readings",
-    "methods-cpu": "Fundus: every method, flips and batch sizes, small network",
+    "methods-cpu": "Fundus: every method, flips, batch sizes, statistics and options, small network",
     "rivals-cpu": "Fundus: published methods that learn a site, small network",
     "gate-cpu": "Polyp: the gate around every method, small network",
     "prostate": "Prostate: four centres",
