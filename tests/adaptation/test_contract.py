@@ -257,7 +257,7 @@ def test_a_network_in_float64_is_adapted_in_float64_unless_the_method_works_in_f
     model = ready(name)
     model.network.double()
     answer = model.quick(name)(some_images().double())
-    assert answer.dtype == (torch.float32 if METHODS[name].single else torch.float64)
+    assert answer.dtype == (torch.float32 if METHODS[name].single_precision else torch.float64)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -59,7 +59,7 @@ class Method:
         False  # the paper trains the parts together with the network; here they are fitted afterwards
     )
     volumes: bool = False  # it also adapts networks of volumes (b c d h w)
-    single: bool = False  # it works in float32 alone, so that a network in float64 is adapted in float32
+    single_precision: bool = False  # it works in float32 alone, also with a network in float64
     flips: bool = False  # it predicts mirror images itself, so that the views `flips` add nothing
     reset: Literal["episodic", "online", "continual"] = "online"  # the reset policy of the publication
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # values to tune; default: lr × steps

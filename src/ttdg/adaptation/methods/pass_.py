@@ -210,7 +210,7 @@ METHOD = Method(
     backwards=2,
     predict="after",
     access="source-free",
-    single=True,
+    single_precision=True,
     paper="Zhang et al., TMI 2024",
     origin="as published for fundus (Adam 5e-3, 2 steps, fallback by −Σp log p/Σp); "
     "prompts that start as the identity are ours",

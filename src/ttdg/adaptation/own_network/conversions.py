@@ -100,7 +100,7 @@ def prepared(
     """A copy of the network as the method receives it, the conversions around it, and the method's options."""
     network, values = copied(model.network), dict(values)
     # in half precision, updates overflow or vanish
-    others = (torch.float16, torch.bfloat16, *([torch.float64] if METHODS[method].single else []))
+    others = (torch.float16, torch.bfloat16, *([torch.float64] if METHODS[method].single_precision else []))
     single = any(parameter.dtype in others for parameter in network.parameters())
     if single:
         network = network.float()
