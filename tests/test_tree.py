@@ -7,7 +7,8 @@ from pathlib import Path
 SRC = Path(__file__).parents[1] / "src" / "ttdg"
 FILES = sorted(path for path in SRC.rglob("*.py") if path.relative_to(SRC).parts[0] != "__main__.py")
 LAYERS = (
-    {"types", "errors", "fields", "files"},
+    {"types", "errors", "fields", "files", "pickling"},
+    {"arguments"},
     {"matching", "networks", "data", "metrics"},
     {"prior"},
     {"checkpoints"},

@@ -175,6 +175,17 @@ def test_the_same_stream_gives_the_same_answers(name, ready):
 
 
 @pytest.mark.parametrize("name", ALL)
+def test_building_using_and_resetting_an_adapter_leaves_the_global_random_generator_as_it_is(name, ready):
+    source, images = ready(name), some_images()
+    before = torch.get_rng_state()
+    adapter = source.quick(name)
+    assert torch.equal(torch.get_rng_state(), before)
+    adapter(images)
+    adapter.reset()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_what_is_declared_moves_and_nothing_else(name, ready):
     source = ready(name)
     adapter = source.adapt(name)

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -52,6 +53,49 @@ def test_images_in_another_form_are_refused(change, message, small, labelled, no
     images, masks = labelled
     with pytest.raises(UserError, match=message):
         ttdg.fit(small(), change(images), masks, activation="softmax")
+
+
+COUNT = "must be a whole number, at least 1, not"
+WRONG = [
+    ({"hospitals": -1}, "hospitals must be a whole number, at least 0, not -1"),
+    ({"hospitals": 2.5}, "hospitals must be a whole number, at least 0, not 2.5"),
+    ({"steps": 2.5}, f"steps {COUNT} 2.5"),
+    ({"steps": "5"}, f"steps {COUNT} '5'"),
+    ({"draws": 0}, f"draws {COUNT} 0"),
+    ({"mixing_steps": -2}, f"mixing_steps {COUNT} -2"),
+    ({"learning_steps": 1.5}, f"learning_steps {COUNT} 1.5"),
+    ({"learning_draw": 0}, f"learning_draw {COUNT} 0"),
+    ({"folder_steps": "a"}, f"folder_steps {COUNT} 'a'"),
+    ({"learning_rate": -1.0}, "learning_rate must be a number, at least 0, such as 0.0001, not -1.0"),
+    ({"learning_rate": float("nan")}, "learning_rate must be a number, at least 0, such as 0.0001, not nan"),
+    ({"controls": "yes"}, "controls must be bool, such as False, not 'yes'"),
+    ({"readings": 4}, "readings must be one of two, four, seven, eight, not 4"),
+    ({"seed": 2**40}, "seed must be a whole number, from -4294967295 to 4294967295, not 1099511627776"),
+    ({"seed": None}, "seed must be a whole number, from -4294967295 to 4294967295, not None"),
+    ({"taps": ()}, r"taps are names of modules of the network, at least one, not \(\); name them as"),
+    ({"taps": 5}, "taps are names of modules of the network, at least one, not 5; .* leave `taps` out"),
+    ({"taps": [3]}, r"taps are names of modules of the network, at least one, not \[3\]"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "sentence"), WRONG)
+def test_a_wrong_number_or_name_is_refused_before_the_fit(
+    wrong, sentence, small, labelled, no_fit, unchecked
+):
+    with pytest.raises(UserError, match=sentence):
+        ttdg.fit(small(), *labelled, activation="softmax", **wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"hospitals": -1}, {"taps": ()}, {"seed": 2**40}, {"steps": 2.5}])
+def test_a_fit_to_source_sites_refuses_them_too(wrong, small, unchecked):
+    with pytest.raises(UserError, match=r"whole number|at least one, not \(\)"):
+        fit_parts.fit_to_sources(small(), None, None, **wrong)
+
+
+def test_numbers_of_numpy_are_kept_as_those_of_python(small, labelled, short, unchecked):
+    given = {name: np.int64(value) for name, value in short.items()} | {"learning_rate": np.float32(1e-4)}
+    parts = ttdg.fit(small(), *labelled, activation="softmax", **given)
+    assert {type(value) for part in parts.values() for value in part.fitted.values()} == {int, float}
 
 
 def test_no_images_are_too_few(small, labelled, no_fit):
@@ -149,8 +193,11 @@ def test_weights_in_another_precision_are_named(fitted):
 def test_a_site_is_predicted_by_an_adapter_in_batches(small, labelled, unchecked):
     with pytest.raises(UserError, match=r"the result of `ttdg\.adapt`, not a value of type Small"):
         ttdg.predict_site(small(), labelled[0])
-    with pytest.raises(UserError, match="batch must be positive, not 0"):
-        ttdg.predict_site(ttdg.adapt(small(), "tent", activation="softmax"), labelled[0], batch=0)
+    adapter = ttdg.adapt(small(), "tent", activation="softmax")
+    for batch in (0, -1, 2.5, "2", None, True):
+        with pytest.raises(UserError, match=f"batch must be a whole number, at least 1, not {batch!r}"):
+            ttdg.predict_site(adapter, labelled[0], batch=batch)
+    assert ttdg.predict_site(adapter, labelled[0], batch=np.int64(5)).logits.shape == (10, 3, 32, 32)
 
 
 def test_an_adapter_of_a_network_with_several_outputs_is_exported_as_a_program(fitted, labelled, tmp_path):

@@ -110,6 +110,12 @@ def source_logits(model, images):
         return model.network(images)
 
 
+def test_putting_the_gate_around_a_method_leaves_the_global_random_generator_as_it_is(demo):
+    before = torch.get_rng_state()
+    gated(demo, "tent")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_gate_that_accepts_nothing_answers_as_the_source_and_undoes_every_update(demo, site_images):
     adapter, images = gated(demo, "tent", GatePolicy(largest_change=0.0), lr=1e-2), site_images["north"][:4]
     for _ in range(2):

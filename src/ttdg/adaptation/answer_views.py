@@ -81,7 +81,7 @@ class AveragedAnswers(Adapter):
     def __init__(self, adapter: Adapter, views: list[AnswerView], again: bool, head: losses.Head) -> None:
         self.adapter, self.views, self.again, self.head = adapter, views, again, head
         self.network: nn.Module = adapter.network
-        self.own_answer: Callable[[Logits], None] = lambda own: None
+        self.own_answer: Callable[[Logits], None] = _ignored
         for name in PASSED_ON:
             if hasattr(adapter, name):
                 setattr(self, name, getattr(adapter, name))
@@ -145,3 +145,7 @@ class AveragedAnswers(Adapter):
         """None forbids a CUDA graph: a BatchNorm mode with values of its own may change between two calls."""
         modes = (layer.__dict__.get("mode") for layer in self._norms)
         return self._guard() if all(isinstance(mode, STATELESS) for mode in modes) else None
+
+
+def _ignored(own: Logits) -> None:
+    """Do nothing with the method's own answer."""

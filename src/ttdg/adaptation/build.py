@@ -16,6 +16,7 @@ from ttdg.adaptation.inference_mode import normal_mode
 from ttdg.adaptation.own_network.conversions import prepared
 from ttdg.adaptation.own_network.foreign import ForeignNetwork, weights_hash
 from ttdg.adaptation.own_network.output import Activation
+from ttdg.adaptation.random_state import kept_random_state
 from ttdg.adaptation.registry import METHODS, check_applies, checked
 from ttdg.adaptation.statistics_base import BASES, effective_statistics
 from ttdg.adaptation.unusable import guarded
@@ -93,6 +94,7 @@ def stored_parts(folder: str | Path, weights: str) -> dict[str, Part]:
 
 
 @normal_mode()
+@kept_random_state()
 def build_adapter(
     model: nn.Module | Trained,
     method: str,
@@ -102,9 +104,11 @@ def build_adapter(
 ) -> Adapter:
     """Do the same as `adapt`, with the options as a mapping, so that none can be mistaken for another argument.
 
+    Building an adapter leaves torch's global random generators as they are.
+
     `statistics` puts a method that adapts on batch statistics on another base (`ttdg.adaptation.statistics_base`).
     """
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise UserError(f"unknown method {method!r}{suggestion(method, METHODS)}")
     values = {name: checked(method, name, value) for name, value in options.items()}
     if isinstance(model, nn.Module):

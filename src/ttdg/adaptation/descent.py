@@ -44,11 +44,14 @@ class Descent:
 
 
 class Snapshot:
-    """Copies of tensors; `restore` writes the copied values back in place, bit for bit."""
+    """Copies of tensors; `restore` writes the copied values back in place, bit for bit.
+
+    It keeps the tensors themselves and no views of them, so that in a copy of an adapter both are those of the copy.
+    """
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
-        self.tensors = [tensor.detach() for tensor in tensors]
-        self.values = [tensor.clone() for tensor in self.tensors]
+        self.tensors = list(tensors)
+        self.values = [tensor.detach().clone() for tensor in self.tensors]
 
     @torch.no_grad()
     def restore(self) -> None:

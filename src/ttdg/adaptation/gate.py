@@ -30,6 +30,7 @@ from ttdg.adaptation.adapter import (
 from ttdg.adaptation.build import Trained
 from ttdg.adaptation.gate_tests import GateTests
 from ttdg.adaptation.judge.regressor import Prediction
+from ttdg.adaptation.random_state import kept_random_state
 from ttdg.adaptation.universe.site_judge import ADAPTED, MEAN, UNADAPTED
 from ttdg.safety.gate import weight_change
 from ttdg.safety.policy import GatePolicy
@@ -216,6 +217,7 @@ class ResumableGate(GatedAdapter, Resumable):
         self._accepted = self._copy(self.adapter)
 
 
+@kept_random_state()
 def gate(
     adapter: Adapter, model: Trained, regions: Regions, policy: GatePolicy, memory: bool
 ) -> GatedAdapter:

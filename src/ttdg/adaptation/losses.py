@@ -43,6 +43,11 @@ def entropy(logits: Float[Tensor, "b c *hw"], head: Head = "softmax") -> Float[T
     return binary_entropy(logits).mean(1)
 
 
+def mean_entropy(logits: Float[Tensor, "b c *hw"], head: Head = "softmax") -> Float[Tensor, ""]:
+    """Mean of `entropy` over images and pixels."""
+    return entropy(logits, head).mean()
+
+
 def binary_entropy(logits: Tensor) -> Tensor:
     """−p log p − (1−p) log(1−p) with p = σ(z), element by element."""
     return torch.sigmoid(logits) * F.softplus(-logits) + torch.sigmoid(-logits) * F.softplus(logits)
@@ -83,6 +88,13 @@ def soft_cross_entropy(
     if uses_softmax(logits.shape[1], head):
         return -(target.softmax(1) * F.log_softmax(logits, 1)).sum(1)
     return F.binary_cross_entropy_with_logits(logits, target.sigmoid(), reduction="none").mean(1)
+
+
+def mean_soft_cross_entropy(
+    logits: Float[Tensor, "b c *hw"], target: Float[Tensor, "b c *hw"], head: Head = "softmax"
+) -> Float[Tensor, ""]:
+    """Mean of `soft_cross_entropy` over images and pixels."""
+    return soft_cross_entropy(logits, target, head).mean()
 
 
 def mixture(

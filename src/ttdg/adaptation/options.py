@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass, replace
 
+from ttdg.arguments import LARGEST_SEED
+
 
 @dataclass(frozen=True)
 class Range:
@@ -14,20 +16,21 @@ class Range:
     endless: bool = False  # an infinite value is allowed and means "no limit"
 
     def __contains__(self, value: float | int) -> bool:
-        if math.isinf(value):
+        if abs(value) == math.inf:  # `math.isinf` fails for a whole number that no float can hold
             return self.endless and value in (self.low, self.high)
         return (self.low < value if self.above else self.low <= value) and value <= self.high
 
     def __str__(self) -> str:
         if self.low == -math.inf:
             return "any number"
+        low, high = (f"{bound:.10g}" for bound in (self.low, self.high))  # seeds have ten digits
         if self.high < math.inf:
-            return f"{'above' if self.above else 'between'} {self.low:g} and {'at most ' * self.above}{self.high:g}"
-        return f"above {self.low:g}" if self.above else f"{self.low:g} or more"
+            return f"{'above' if self.above else 'between'} {low} and {'at most ' * self.above}{high}"
+        return f"above {low}" if self.above else f"{low} or more"
 
 
 COUNT, SHARE, WEIGHT = Range(1.0), Range(0.0, 1.0), Range(0.0)
-POSITIVE, ANY = Range(0.0, above=True), Range()
+POSITIVE, SEEDS = Range(0.0, above=True), Range(-float(LARGEST_SEED), float(LARGEST_SEED))
 
 
 @dataclass(frozen=True)
@@ -54,4 +57,6 @@ NOISE = Option(
     "noise of the photometric views: standard deviation up to 0.05 (released) or its square root (strong)",
     "GraTa's code, whose library takes the drawn variance as the standard deviation",
 )
-SEED = Option("seed of the method's random numbers", "this project: a fixed seed makes runs repeatable", ANY)
+SEED = Option(
+    "seed of the method's random numbers", "this project: a fixed seed makes runs repeatable", SEEDS
+)

@@ -22,6 +22,7 @@ from ttdg.adaptation.empty_frames import shows_nothing
 from ttdg.adaptation.inference_mode import normal_mode, normal_tensor
 from ttdg.adaptation.own_network.conversions import Conversions
 from ttdg.errors import TtdgWarning, UserError
+from ttdg.pickling import LEAST, remade
 
 LIMIT = 1e6  # of absolute values; raw 16-bit images stay below 7e4
 UNUSABLE = "unusable image"  # the choice that an assessment names
@@ -47,20 +48,24 @@ def guarded(build: Callable[[], Adapter], conversions: Conversions) -> Adapter:
         conversions: Converts the images that reach the adapter, and its answers.
     """
     adapter: Any = build()
-    kind = type(adapter)
-    if kind not in _KINDS:  # a subclass whose methods that take images leave unusable ones out
-        names = [*ALWAYS, *(name for name in OPTIONAL if hasattr(kind, name))]
-        methods = {name: vars(_Guarded)[name] for name in names}
-        named = {name: getattr(kind, name) for name in ("__doc__", "__module__", "__qualname__")}
-        _KINDS[kind] = type(kind.__name__, (kind,), {**methods, **named, "_kind": kind})
-    adapter.__class__ = _KINDS[kind]
+    adapter.__class__ = _guarded_kind(type(adapter))
     adapter._conversions, adapter._rows = conversions, None
     return adapter
 
 
 _KINDS: dict[type, type] = {}  # class of adapters → the same class with the guard
-ALWAYS = ("__call__", "reset", "_around")
+ALWAYS = ("__call__", "reset", "_around", "__reduce_ex__")
 OPTIONAL = ("predict_frozen", "learn", "assessment", "load_state")
+
+
+def _guarded_kind(kind: type) -> type:
+    """The subclass whose methods that take images leave unusable ones out, created once."""
+    if kind not in _KINDS:
+        names = [*ALWAYS, *(name for name in OPTIONAL if hasattr(kind, name))]
+        methods = {name: vars(_Guarded)[name] for name in names}
+        named = {name: getattr(kind, name) for name in ("__doc__", "__module__", "__qualname__")}
+        _KINDS[kind] = type(kind.__name__, (kind,), {**methods, **named, "_kind": kind})
+    return _KINDS[kind]
 
 
 class _Guarded:
@@ -115,6 +120,10 @@ class _Guarded:
         with normal_mode():
             self._kind.reset(self)
         self._rows = None
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """How to pickle and to copy the adapter."""
+        return remade(self._kind.__reduce_ex__(self, max(LEAST, protocol)), _guarded_kind, self._kind)
 
     def _around(self, answer: Callable[[Images], Logits], images: Images) -> Logits:
         convert = self._conversions

@@ -18,6 +18,7 @@ from ttdg.adaptation.abilities import (
 )
 from ttdg.adaptation.answer_views import AveragedAnswers
 from ttdg.adaptation.own_network.first_pass import check_tensor
+from ttdg.arguments import whole_number
 from ttdg.errors import UserError
 
 
@@ -49,8 +50,7 @@ def predict_site(
         raise UserError(
             f"give an adapter, the result of `ttdg.adapt`, not a value of type {type(adapter).__name__}"
         )
-    if batch < 1:
-        raise UserError(f"batch must be positive, not {batch}")
+    batch = whole_number("batch", batch)
     predict: Callable[[Images], Logits] = adapter
     adapter.reset()
     if isinstance(adapter, SiteLearner):

@@ -9,12 +9,13 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
 from ttdg.adaptation.judge.readings import READING_SETS
 from ttdg.adaptation.universe.fit import fit_judges
+from ttdg.arguments import checked_keyword
 from ttdg.checkpoints import Model
 from ttdg.data import Sources
 from ttdg.errors import UserError, suggestion
@@ -97,19 +98,10 @@ def check_part_settings(part: str, settings: Mapping[str, Any]) -> None:
             raise UserError(
                 f"part {part!r} has no setting {name!r}{suggestion(name, known)}; correct or remove it in the yaml file"
             )
-        kinds = get_args(known[name].annotation) or (known[name].annotation,)
-        if name in CHOICES:
-            valid, expected = value in [*CHOICES[name]], f"one of {', '.join(CHOICES[name])}"
-        elif int in kinds and name != "seed":
-            least = 0 if name == "hospitals" else 1
-            valid = type(value) in kinds and (value is None or value >= least)
-            expected = f"a whole number, at least {least}"
-        else:
-            valid, expected = type(value) in kinds, f"{kinds[0].__name__}, such as {known[name].default!r}"
-        if not valid:
-            raise UserError(
-                f"{name} of part {part!r} must be {expected}, not {value!r}; change it in the yaml file"
-            )
+        choices = CHOICES.get(name, ())
+        checked_keyword(
+            known[name], value, f"{name} of part {part!r}", "; change it in the yaml file", choices
+        )
 
 
 def parts_from_training(recipe: Mapping[str, Any]) -> frozenset[str]:

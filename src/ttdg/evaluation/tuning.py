@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ttdg.adaptation import METHODS, build_adapter, seed_all
+from ttdg.arguments import checked_seed, whole_number
 from ttdg.checkpoints import Model
 from ttdg.data import Arrays, Benchmark, normalise
 from ttdg.data.shifts import simulate
@@ -45,6 +46,11 @@ class Search:
     stream: Stream = "online"
     repeat: bool = False  # show held-out images again, in another order, until a hospital has `images` images
     extensions: int = 0  # configurations that may be added while the best one lies at an edge of the grid
+
+    def __post_init__(self) -> None:
+        for name in ("hospitals", "images", "batch"):
+            whole_number(f"{name} of a search", getattr(self, name))
+        checked_seed(self.seed)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, without later ones at the value of earlier searches, so that those keep their keys."""

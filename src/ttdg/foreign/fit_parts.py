@@ -1,7 +1,7 @@
 """Fitting the morphology prior and the judge to any segmentation network, from labelled source images."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from ttdg.adaptation.judge.readings import READING_SETS
 from ttdg.adaptation.own_network.first_pass import check_tensor
 from ttdg.adaptation.own_network.foreign import (
     OUTPUT,
@@ -21,6 +22,7 @@ from ttdg.adaptation.own_network.foreign import (
 )
 from ttdg.adaptation.own_network.output import Activation, read_as
 from ttdg.adaptation.universe.fit import count_fit_rounds, fit_judges
+from ttdg.arguments import checked_keyword
 from ttdg.checkpoints import save_part
 from ttdg.data import Benchmark, NetworkInput, Sources, normalise
 from ttdg.errors import UserError, suggestion
@@ -74,7 +76,8 @@ def fit(
         The parts by name, for `ttdg.adapt(network, method, parts=…)`. They hold the hash of the weights of the network,
         and `ttdg.adapt` refuses them for other weights.
     """
-    _check_settings(settings, fit)
+    numbers = _checked(fit, {"steps": steps, "seed": seed, **settings})
+    taps = _names(taps)
     check_tensor(images, "images")
     check_tensor(masks, "masks")
     check_images(images, masks)
@@ -88,7 +91,7 @@ def fit(
     read_as(source, given.form, labels=given.form.activation == "sigmoid")
     sites = Sources({"source": given.train}, {"source": given.held_out}, {})
     described = output_part(given.form, weights_hash(network))
-    parts = _fit_parts(source, sites, given.benchmark, described, taps, steps, seed, progress, settings)
+    parts = _fit_parts(source, sites, given.benchmark, described, taps, progress, **numbers)
     if out is not None:
         save_parts(Path(out), parts, network)
     return parts
@@ -114,7 +117,8 @@ def fit_to_sources(
     The network receives images of the size and normalisation of the benchmark, in 3 channels, or in 1: their mean. The
     output channels are its labels (softmax), or its regions (sigmoid).
     """
-    _check_settings(settings, fit_to_sources)
+    numbers = _checked(fit_to_sources, {"steps": steps, "seed": seed, **settings})
+    taps = _names(taps)
     if benchmark.normalisation == "imagenet" and channels == 1:
         raise UserError(
             "the normalisation 'imagenet' is one of three channels; use a benchmark with another one"
@@ -145,25 +149,24 @@ def fit_to_sources(
         form = replace(form, label_sets=tuple(sets))
     read_as(source, form, labels=form.activation == "sigmoid")
     described = output_part(form, weights_hash(network))
-    return _fit_parts(source, sources, benchmark, described, taps, steps, seed, progress, settings)
+    return _fit_parts(source, sources, benchmark, described, taps, progress, **numbers)
 
 
 def _fit_parts(
-    network: nn.Module, sources: Sources, benchmark: Benchmark, described: Part, taps: Sequence[str] | None,
-    steps: int, seed: int, progress: Report, settings: Mapping[str, Any],
+    network: nn.Module, sources: Sources, benchmark: Benchmark, described: Part, taps: tuple[str, ...] | None,
+    progress: Report, *, steps: int, seed: int, **settings: Any,
 ) -> dict[str, Part]:  # fmt: skip
     """Fit the prior, then the judge, to a network that returns logits of labels; both say how they were fitted.
 
     `described` is the part that holds the form of the output.
     """
     warn_of_poor_answers(network, sources.held_out.values(), benchmark)
-    taps = (taps,) if isinstance(taps, str) else taps
     if taps is None:
         first = next(iter(sources.train.values())).images[:1].float() / 255
         taps = choose_taps(network, normalise(first, benchmark.normalisation).to(next(network.parameters())))
     total = steps + count_fit_rounds(sources.held_out, settings.get("draws"), settings.get("hospitals", 8))
     prior = fit_prior(
-        network, sources.train, benchmark, steps=steps, seed=seed, levels=tuple(taps),
+        network, sources.train, benchmark, steps=steps, seed=seed, levels=taps,
         progress=lambda done: progress(done, total),
     )  # fmt: skip
     judge = fit_judges(
@@ -177,18 +180,36 @@ def _fit_parts(
     }
 
 
-def _check_settings(settings: Mapping[str, Any], fit_function: Callable[..., Any]) -> None:
-    """Raise `UserError` for a keyword that neither this function nor `fit_judges` has, before anything is fitted."""
-    names = [
-        parameter.name
-        for function in (fit_function, fit_judges)
+def _checked(fit_function: Callable[..., Any], numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of keywords of this function or of `fit_judges`; wrong ones raise before anything is fitted."""
+    known = {
+        parameter.name: parameter
+        for function in (fit_judges, fit_function)
         for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    ]
-    known = dict.fromkeys(name for name in names if name != "keep")
-    for name in settings:
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name != "keep"
+    }
+    for name in numbers:
         if name not in known:
             raise UserError(f"ttdg.{fit_function.__name__} has no argument {name!r}{suggestion(name, known)}")
+    choices = {"readings": READING_SETS}
+    return {
+        name: checked_keyword(known[name], value, name, choices=choices.get(name, ()))
+        for name, value in numbers.items()
+    }
+
+
+def _names(taps: Any) -> tuple[str, ...] | None:
+    """Return names of taps, or None if they are to be chosen."""
+    if taps is None or isinstance(taps, str):
+        return taps if taps is None else (taps,)
+    if isinstance(taps, Iterable):
+        names = tuple(taps)
+        if names and all(isinstance(name, str) for name in names):
+            return names
+    raise UserError(
+        f"taps are names of modules of the network, at least one, not {taps!r}; name them as "
+        "`network.named_modules()` does, or leave `taps` out, and they are chosen"
+    )
 
 
 def _source(network: nn.Module) -> nn.Module:

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ttdg.arguments import whole_number
 from ttdg.errors import UserError, suggestion
 from ttdg.networks.strides import set_strides
 from ttdg.networks.unet import UNet
@@ -38,6 +39,8 @@ class EncoderNetwork(nn.Module, ABC):
         super().__init__()
         if spec.encoder not in ENCODERS:
             raise UserError(f"unknown encoder {spec.encoder!r}{suggestion(spec.encoder, ENCODERS)}")
+        whole_number("labels of a network", spec.labels)
+        whole_number("channels of a network", spec.channels)
         self.spec = spec
         self._build(spec)
         set_strides(self.image_encoder, spec.strides, spec.encoder)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ttdg.adaptation import Adapter
 from ttdg.adaptation.adapter import Progress
+from ttdg.arguments import whole_number
 from ttdg.checkpoints import Model
 from ttdg.errors import UserError
 from ttdg.newsite.auto import AUTO, MethodChoice
@@ -103,6 +104,8 @@ def predict(
             "this model gives each image a class, and only masks can be written here; evaluate it on labelled sites, "
             "or call its adapter from Python"
         )
+    batch, most_pixels = whole_number("batch", batch), whole_number("most_pixels", most_pixels)
+    workers = None if workers is None else whole_number("workers", workers)
     start, inputs = time.perf_counter(), [images] if isinstance(images, Path) else images
     request = FolderRequest(
         model, inputs, out, method or AUTO, options or {}, views, stream, batch, overlays, workers, again, gate,

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ttdg.arguments import checked_seed, whole_number
 from ttdg.errors import UserError, suggestion
 
 CHOICES: Mapping[str, Sequence[Any]] = {
@@ -19,6 +20,7 @@ CHOICES: Mapping[str, Sequence[Any]] = {
 }
 SAMPLINGS = (2, 4, 8, 16)
 POSITIVE = ("steps", "batch", "lr", "points", "tau")
+WHOLE = ("steps", "batch", "points")
 OPTIONAL = (
     "fourier",
     "photometric",
@@ -106,6 +108,9 @@ class Recipe:
         for name in POSITIVE:
             if getattr(self, name) <= 0:
                 raise UserError(f"{name} must be positive, not {getattr(self, name)}")
+        for name in WHOLE:
+            whole_number(name, getattr(self, name))
+        checked_seed(self.seed)
         if self.sampling not in SAMPLINGS or self.edges < 0:
             raise UserError(
                 f"sampling is one of {', '.join(map(str, SAMPLINGS))} pixels, and edges at least 0"

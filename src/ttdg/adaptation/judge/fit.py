@@ -24,6 +24,7 @@ from ttdg.adaptation.judge.mixing import fit_mixing, layer_weights
 from ttdg.adaptation.judge.quality import JudgeQuality, judge_quality
 from ttdg.adaptation.judge.readings import READING_SETS
 from ttdg.adaptation.judge.regressor import feature_matrix, fit_regressor
+from ttdg.arguments import checked_seed
 from ttdg.data import Arrays, Benchmark
 from ttdg.errors import UserError, suggestion
 from ttdg.networks import batchnorm
@@ -67,6 +68,7 @@ def fit_judge(
         progress: called after each of `count_rounds` rounds, with the number of rounds done.
         keep: keeps finished rounds (`finished_rounds`).
     """
+    checked_seed(seed)
     if readings not in READING_SETS:
         raise UserError(f"unknown readings {readings!r}{suggestion(readings, READING_SETS)}")
     sites = (*train.values(), *held_out.values())

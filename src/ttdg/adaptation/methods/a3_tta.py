@@ -69,7 +69,7 @@ class A3(GradientAdapter):
         self.encoder: list[tuple[Tensor, Tensor]] = []  # (teacher, student) parameters; set by the first pass
         super().__init__(
             network,
-            lambda *logits: self._losses(*logits)[0],
+            self._loss,
             list(network.parameters()),
             lr=lr,
             steps=steps,
@@ -110,6 +110,9 @@ class A3(GradientAdapter):
         pairs = zip(self.teacher.parameters(), self.network.parameters(), strict=True)
         self.encoder = [(slow, p) for slow, p in pairs if id(p) in encoder]
         return features
+
+    def _loss(self, logits: Logits, aligned: Logits, taught: Logits) -> Tensor:
+        return self._losses(logits, aligned, taught)[0]
 
     def _losses(self, logits: Logits, aligned: Logits, taught: Logits) -> tuple[Tensor, Tensor]:
         """Total loss, and CE(student, teacher) without gradient; cross-entropies are divided by log₂ C."""

@@ -11,6 +11,7 @@ loss is not finite changes no weight of student or teacher and restores none.
 """
 
 import copy
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -57,10 +58,7 @@ class Cotta(GradientAdapter):
         batchnorm.use_if_any(network, batchnorm.BATCH)
         self.teacher = copy.deepcopy(network).eval().requires_grad_(False)
         self.generator = torch.Generator(next(network.parameters()).device)
-
-        def objective(logits: Logits, target: Logits) -> Tensor:
-            return losses.soft_cross_entropy(logits, target, head).mean()
-
+        objective = partial(losses.mean_soft_cross_entropy, head=head)
         super().__init__(network, objective, list(network.parameters()), lr=lr, steps=steps)
 
     def __call__(self, images: Images) -> Logits:

@@ -62,7 +62,9 @@ class DeyNet:
         self.descent = Descent(
             (p for module in both for p in batchnorm.affine_parameters(module)), lr=lr, betas=(0.9, 0.99)
         )
-        self._source = Snapshot(value for module in both for value in module.state_dict().values())
+        self._source = Snapshot(
+            value for module in both for value in module.state_dict(keep_vars=True).values()
+        )
         self.generator = torch.Generator(first.device)
         self.reset()
 

@@ -11,6 +11,7 @@ classification, without clipping, so that it may be 0.
 """
 
 import math
+from functools import partial
 from typing import Literal
 
 import torch
@@ -76,11 +77,7 @@ class Dltta(GradientAdapter):
         self.temperature, self.rule, self.head = temperature, rule, head
         self.memory = Memory(capacity)
         batchnorm.use(split.require_split(network), batchnorm.BATCH)
-
-        def objective(logits: Logits) -> Tensor:
-            return losses.entropy(logits, head).mean()
-
-        parameters = batchnorm.affine_parameters(network)
+        objective, parameters = partial(losses.mean_entropy, head=head), batchnorm.affine_parameters(network)
         super().__init__(network, objective, parameters, lr=lr, steps=steps, predict="after")
 
     def __call__(self, images: Images) -> Logits:

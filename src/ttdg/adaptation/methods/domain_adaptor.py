@@ -19,6 +19,7 @@ A step lowers GEM at the temperature of that step. The next step computes T from
 may rise from step to step.
 """
 
+from functools import partial
 from typing import Literal
 
 import torch
@@ -76,7 +77,7 @@ class DomainAdaptor(GradientAdapter):
         self.mode = FoldingMode(network)
         batchnorm.use(network, self.mode)
         super().__init__(
-            network, lambda logits: gem(logits, loss, head, weighting), batchnorm.affine_parameters(network),
+            network, partial(gem, loss=loss, head=head, weighting=weighting), batchnorm.affine_parameters(network),
             lr=lr, steps=steps, predict="after", optimiser=torch.optim.SGD,
         )  # fmt: skip
 

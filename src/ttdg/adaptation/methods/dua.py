@@ -38,7 +38,7 @@ class Dua:
         self.decay, self.least, self.views = decay, least, views
         batchnorm.use(network, batchnorm.EVAL)
         self.layers = list(batchnorm.layers(network))
-        self._source = Snapshot(network.state_dict().values())
+        self._source = Snapshot(network.state_dict(keep_vars=True).values())
         self.reset()
 
     @torch.no_grad()

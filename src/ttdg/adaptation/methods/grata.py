@@ -10,6 +10,7 @@ authors' code, whose library takes the drawn "variance" as the standard deviatio
 root (up to 0.22). Teacher and student are both evaluated at the virtual step, as published.
 """
 
+from functools import partial
 from typing import Literal
 
 import torch
@@ -56,10 +57,7 @@ class Grata(GradientAdapter):
         self.generator = torch.Generator(next(network.parameters()).device)
         self.cos = 0.0
         batchnorm.use(network, batchnorm.BATCH)
-
-        def consistency(logits: Logits, target: Logits) -> Tensor:
-            return losses.soft_cross_entropy(logits, target, head).mean()
-
+        consistency = partial(losses.mean_soft_cross_entropy, head=head)
         parameters = batchnorm.affine_parameters(network)
         super().__init__(network, consistency, parameters, lr=lr, steps=steps, predict="after")
 

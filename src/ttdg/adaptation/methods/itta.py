@@ -16,6 +16,7 @@ image with itself, so that the loss and its gradient are 0; here the previous im
 at 1e-3; published: 5e-6, over a whole training.
 """
 
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -72,15 +73,13 @@ class Itta:
         self.descent: Descent
         self.styles = MixStyle([producer for producer, _ in levels], seed, remember)  # before the maps
         for number, (producer, _) in enumerate(levels[1:]):
-            producer.register_forward_hook(self._hook(number))
+            producer.register_forward_hook(partial(self._mapped, number))
 
-    def _hook(self, number: int) -> Any:
-        def hook(module: nn.Module, inputs: Any, x: Tensor) -> Tensor | None:
-            if self.maps is None or self.sizes[number][1:] not in ((1, 1), x.shape[-2:]):
-                return None  # no nets yet, or none for images of this size
-            return self.maps[number](x)
-
-        return hook
+    def _mapped(self, number: int, module: nn.Module, inputs: Any, x: Tensor) -> Tensor | None:
+        """The hook of one level: what its mapping net makes of the output of the module."""
+        if self.maps is None or self.sizes[number][1:] not in ((1, 1), x.shape[-2:]):
+            return None  # no nets yet, or none for images of this size
+        return self.maps[number](x)
 
     def __call__(self, images: Images) -> Logits:
         """Adapt to the batch and return its logits after the update."""

@@ -10,6 +10,8 @@ batches. BatchNorm mixes 1/17 of the batch statistics into the source statistics
 for one image.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -60,12 +62,8 @@ class Memo(GradientAdapter):
         self.mode = PerViewMixMode(alpha)
         batchnorm.use_if_any(network, self.mode)
         self.generator = torch.Generator(next(network.parameters()).device)
-
-        def objective(logits: Logits) -> Tensor:
-            return losses.entropy(logits, head).mean()
-
         super().__init__(
-            network, objective, list(network.parameters()),
+            network, partial(losses.mean_entropy, head=head), list(network.parameters()),
             lr=lr, steps=steps, predict="after", optimiser=torch.optim.SGD,
         )  # fmt: skip
 

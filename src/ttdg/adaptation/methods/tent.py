@@ -8,6 +8,7 @@ image. Sigmoid heads use the binary entropy. `entropy_form="half"` reproduces po
 as published; `predict="after"` costs one more forward pass.
 """
 
+from functools import partial
 from typing import Literal
 
 import torch
@@ -31,17 +32,18 @@ def tent(
     """Build the adapter of method `tent`."""
     losses.check_entropy_form(entropy_form, head)
     batchnorm.use(network, batchnorm.BATCH)
-
-    def objective(logits: Tensor) -> Tensor:
-        if entropy_form == "half":
-            return losses.half_entropy(logits).mean()
-        form = losses.entropy if entropy_form == "full" else losses.hard_label_cross_entropy
-        return form(logits, head).mean()
-
-    adam, parameters = torch.optim.Adam, batchnorm.affine_parameters(network)
+    objective, parameters = partial(_loss, form=entropy_form, head=head), batchnorm.affine_parameters(network)
+    adam = torch.optim.Adam
     return GradientAdapter(
         network, objective, parameters, lr=lr, steps=steps, predict=predict, optimiser=adam
     )
+
+
+def _loss(logits: Tensor, form: str, head: losses.Head) -> Tensor:
+    if form == "half":
+        return losses.half_entropy(logits).mean()
+    pixels = losses.entropy if form == "full" else losses.hard_label_cross_entropy
+    return pixels(logits, head).mean()
 
 
 METHOD = Method(

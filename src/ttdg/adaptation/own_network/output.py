@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ttdg.errors import UserError
+from ttdg.pickling import LEAST, remade
 
 Activation = Literal["softmax", "sigmoid"]
 LabelSets = tuple[tuple[int, ...], ...]  # channels that are on for each label
@@ -96,6 +97,9 @@ class _Reading:
     def forward(self, images: Any) -> Tensor:  # named, because `torch.export` asks for the names of inputs
         logits = self.reading_form.logits(super().forward(images))  # type: ignore[misc]
         return self.reading_form.label_logits(logits) if self.reads_labels else logits
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return remade(super().__reduce_ex__(max(LEAST, protocol)), _reading, type(self).__bases__[1])
 
 
 def in_channels(network: nn.Module) -> nn.Module:

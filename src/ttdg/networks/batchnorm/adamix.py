@@ -133,6 +133,10 @@ class FoldingMode:
         self._mixed: dict[_BatchNorm, MixedLayer] = {}
         self._available: dict[_BatchNorm, StatisticsTable] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy makes its tables again: pickled views share no memory with their tensor."""
+        return {**vars(self), "_tables": {}}
+
     def start(self, images: int) -> None:
         """Begin a pass of `images` images. γ and β must be those of the source."""
         mean, _ = batchnorm.running_statistics(self.layers[0])

@@ -7,12 +7,14 @@ are also the fallback if a batch has too few values to estimate statistics.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ttdg.errors import UserError
+from ttdg.pickling import LEAST, remade
 
 Mode = Callable[[_BatchNorm, Tensor], Tensor]
 
@@ -171,6 +173,9 @@ class _Moded:
 
     def forward(self, x: Tensor) -> Tensor:
         return self.mode(self, x)  # type: ignore[call-arg,arg-type]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return remade(super().__reduce_ex__(max(LEAST, protocol)), _moded, type(self).__bases__[1])
 
 
 _classes: dict[type, type] = {}

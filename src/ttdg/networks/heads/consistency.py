@@ -3,6 +3,7 @@
 ITTA learns a measure of the difference between features of an image and of the same image in another style.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,9 @@ class MixStyle:
         self.levels = [level for level in LEVELS if level < len(producers)] or [0]
         self.seed, self.remember = seed, remember
         self.level: int | None = None  # level at which the hooks mix styles; None if they are inactive
-        self.handles = [producers[level].register_forward_hook(self._hook(level)) for level in self.levels]
+        self.handles = [
+            producers[level].register_forward_hook(partial(self._mixed, level)) for level in self.levels
+        ]
         self.reset()
 
     def encode_both(self, network: Any, images: Float[Tensor, "b c h w"]) -> tuple[Tensor, ...]:
@@ -80,19 +83,17 @@ class MixStyle:
         finally:
             self.level = None
 
-    def _hook(self, level: int) -> Any:
-        def hook(module: nn.Module, inputs: Any, x: Tensor) -> Tensor | None:
-            if self.level is None:
-                return None
-            plain, styled = x.chunk(2)
-            styles = style_statistics(plain)
-            self._last[level] = (styles[0][-1:], styles[1][-1:])
-            if level != self.level:
-                return None
-            partners = self._partners(styles, self._previous.get(level))
-            return torch.cat([plain, mix_style(styled, partners, self._weights(styled))])
-
-        return hook
+    def _mixed(self, level: int, module: nn.Module, inputs: Any, x: Tensor) -> Tensor | None:
+        """The hook of one level: its output with the styles of the second half mixed."""
+        if self.level is None:
+            return None
+        plain, styled = x.chunk(2)
+        styles = style_statistics(plain)
+        self._last[level] = (styles[0][-1:], styles[1][-1:])
+        if level != self.level:
+            return None
+        partners = self._partners(styles, self._previous.get(level))
+        return torch.cat([plain, mix_style(styled, partners, self._weights(styled))])
 
     def _partners(self, styles: Statistics, previous: Statistics | None) -> Statistics:
         if len(styles[0]) > 1:
@@ -105,7 +106,7 @@ class MixStyle:
 
     def reset(self) -> None:
         """Restart the random numbers and forget earlier batches."""
-        self.rng = np.random.default_rng(self.seed)
+        self.rng = np.random.default_rng(self.seed % 2**32)  # NumPy takes no negative seeds
         self._previous: dict[int, Statistics] = {}  # by level, the style of the previous batch's last image
         self._last: dict[
             int, Statistics
