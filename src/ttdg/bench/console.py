@@ -47,7 +47,7 @@ class RunningMeans:
 def progress_display(
     interactive: bool | None = None,
 ) -> Iterator[Callable[[PreparedRun], Callable[[Schedule], None]]]:
-    """Yield a function that makes the `watch` callback of a run.
+    """Yield a function that makes the `watch` callback of a run, and prints the remarks of its plan.
 
     On a terminal the callback updates a live table; otherwise it writes one line per finished job.
     `interactive` overrides the detection of a terminal.
@@ -58,9 +58,16 @@ def progress_display(
     console = Console(stderr=True)
     if interactive if interactive is not None else sys.stderr.isatty():
         with Live(console=console, refresh_per_second=4, transient=True) as screen:
-            yield lambda ready: _table_watch(ready, screen)
+            yield lambda ready: _table_watch(_remarked(ready), screen)
     else:
-        yield lambda ready: _line_watch(ready)
+        yield lambda ready: _line_watch(_remarked(ready))
+
+
+def _remarked(ready: PreparedRun) -> PreparedRun:
+    """Print the remarks of a plan."""
+    for remark in ready.remarks:
+        sys.stderr.write(f"{remark}\n")
+    return ready
 
 
 def _table_watch(ready: PreparedRun, screen: Any) -> Callable[[Schedule], None]:

@@ -112,12 +112,12 @@ KINDS: Mapping[str, type[Job]] = {"train": Training, "fit": Fitting, "tune": Tun
 
 def key_of(job: Job) -> str:
     """Return the job's key: sixteen hexadecimal digits, independent of the order of dictionaries."""
-    fields = {"format": FORMAT, "kind": kind_of(job), **_key_fields(job)}
+    fields = {"format": FORMAT, "kind": kind_of(job), **key_fields(job)}
     text = json.dumps(fields, sort_keys=True, allow_nan=False, default=vars)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _key_fields(job: Job) -> dict[str, Any]:
+def key_fields(job: Job) -> dict[str, Any]:
     """Return the job's fields without later additions that have their earlier, implicit value."""
     fields = dict(vars(job))
     if isinstance(job, Training):

@@ -11,6 +11,7 @@ from pathlib import Path
 from ttdg.bench.config import Config, Synthetic, read_config
 from ttdg.bench.folder import RunFolder
 from ttdg.bench.other_runs.reuse import reuse_records
+from ttdg.bench.other_runs.reuse_searches import reuse_searches
 from ttdg.bench.plan import JobPlan, plan_jobs
 from ttdg.bench.request import PreparedRun, RunRequest
 from ttdg.bench.run_file import DamagedRun, RunPlan, is_baseline, read_run, write_run
@@ -54,7 +55,8 @@ def prepare_run(request: RunRequest) -> PreparedRun:
     folder = RunFolder(out, root, models, device, threads, config.recipe.get("encoder_weights"))
     for packed in request.records:
         reuse_records(packed, jobs, folder)
-    return PreparedRun(run, jobs, folder, workers, gpus)
+    remarks = reuse_searches(request.records, jobs, folder)
+    return PreparedRun(run, jobs, folder, workers, gpus, remarks)
 
 
 def check_baseline(config: Config, planned: JobPlan) -> None:

@@ -24,7 +24,7 @@ class RunRequest:
     threads: int | None = None
     only: tuple[str, ...] = ()  # names of experiments to run; empty means all
     piece: Piece = EVERYTHING  # seeds, rows and targets to run
-    records: tuple[Path, ...] = ()  # packed records, whose scorings are not made again
+    records: tuple[Path, ...] = ()  # packed records, whose scorings and searches are not made again
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class PreparedRun:
         folder: Paths, device and threads of the run.
         workers: Number of jobs that run at the same time.
         gpus: Number of GPUs that the jobs may use.
+        remarks: What a user should know before the jobs run.
     """
 
     run: RunPlan
@@ -44,3 +45,4 @@ class PreparedRun:
     folder: RunFolder
     workers: int
     gpus: int
+    remarks: tuple[str, ...] = ()

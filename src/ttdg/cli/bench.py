@@ -48,8 +48,8 @@ def bench_command(
     records: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Packed records, e.g. docs/records/shapes, or a folder of a run: their scorings are taken over; "
-            "may be repeated.",
+            help="Packed records, e.g. docs/records/shapes, or a folder of a run: their scorings and searches are "
+            "taken over; may be repeated.",
             show_default=False,
         ),
     ] = None,

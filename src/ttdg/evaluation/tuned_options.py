@@ -1,8 +1,10 @@
 """Files with tuned options: one per search of a run, all searches of a run packed, or the file of one tuning."""
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +59,30 @@ def pack_tuned(runs: Sequence[Path], folder: Path) -> list[Path]:
 
 def searches(folder: Path) -> dict[str, Mapping[str, Any]]:
     """Return key → search, of a run or of packed records."""
+    found, damaged = readable_searches(folder)
+    for error in damaged.values():
+        raise error
+    return found
+
+
+def readable_searches(folder: Path) -> tuple[dict[str, Mapping[str, Any]], dict[str, UserError]]:
+    """Return key → search, of a run or of packed records, and key → error of the damaged ones."""
     if (packed := folder / PACKED).is_file():
-        return {key: _complete(search, packed) for key, search in _read(packed).items()}
-    paths = [
-        path for path in folder.glob("tuned/*.yaml") if not path.name.startswith(".")
-    ]  # no temporary files
-    return {path.stem: _complete(_read(path), path) for path in paths}
+        readers = {key: partial(_complete, search, packed) for key, search in _read(packed).items()}
+    else:
+        paths = [path for path in folder.glob("tuned/*.yaml") if not path.name.startswith(".")]  # temporary
+        readers = {path.stem: partial(_read_complete, path) for path in paths}
+    found, damaged = dict[str, Mapping[str, Any]](), dict[str, UserError]()
+    for key, read in readers.items():
+        try:
+            found[key] = read()
+        except UserError as error:
+            damaged[key] = error
+    return found, damaged
+
+
+def _read_complete(path: Path) -> Mapping[str, Any]:
+    return _complete(_read(path), path)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -79,7 +99,7 @@ def _damaged(path: Path) -> UserError:
     )
 
 
-def _complete(search: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+def _complete(search: Any, path: Path) -> Mapping[str, Any]:
     """Return the search if it has all required fields; raise otherwise."""
     if (
         not isinstance(search, Mapping)
@@ -93,10 +113,19 @@ def _complete(search: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
 
 
 def _numbers(trials: Any) -> bool:
-    """Return whether each trial has a Dice."""
+    """Return whether each trial has options and a Dice."""
     return isinstance(trials, list) and all(
-        isinstance(trial, Mapping) and isinstance(trial.get("dice"), int | float) for trial in trials
+        isinstance(trial, Mapping) and "options" in trial and isinstance(trial.get("dice"), int | float)
+        for trial in trials
     )
+
+
+def chose_best(search: Mapping[str, Any]) -> bool:
+    """True if a search chose its best trial, and states the Dice of that trial."""
+    scores = {json.dumps(trial["options"], sort_keys=True): trial["dice"] for trial in search["trials"]}
+    chosen = scores.get(json.dumps(search["chosen"], sort_keys=True), math.inf)
+    best = not any(score > chosen for score in scores.values())
+    return best and (search["dice"] == chosen or math.isnan(chosen))
 
 
 def recorded_spread(search: Mapping[str, Any]) -> float:

@@ -3,8 +3,6 @@
 Values must be bit-identical on a CPU with the same versions; otherwise they must agree within a tolerance.
 """
 
-import json
-import math
 import random
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -33,7 +31,7 @@ from ttdg.data.fingerprints import fingerprint
 from ttdg.data.lookup import find_benchmark_folder
 from ttdg.errors import UserError
 from ttdg.evaluation.records import COLUMNS, PERCENT
-from ttdg.evaluation.tuned_options import searches
+from ttdg.evaluation.tuned_options import chose_best, searches
 
 TOLERANCE = 0.02  # of a score in [0, 1], where arithmetic may differ: on a GPU, or with other versions
 
@@ -193,11 +191,7 @@ def _check_searches(table: RunTable, folder: Path) -> None:
     """
     by_key = searches(folder)
     for key, search in by_key.items():
-        scores = {json.dumps(trial["options"], sort_keys=True): trial["dice"] for trial in search["trials"]}
-        chosen = scores.get(json.dumps(search["chosen"], sort_keys=True), math.inf)
-        if any(score > chosen for score in scores.values()) or (
-            search["dice"] != chosen and not math.isnan(chosen)
-        ):
+        if not chose_best(search):
             raise UserError(f"search {key} in {folder} did not choose its best trial: it was changed")
     for key, about in table.about.items():
         job = table.run.jobs[key]
