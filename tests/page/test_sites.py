@@ -12,8 +12,9 @@ from PIL import Image
 
 from ttdg.newsite import predict
 from ttdg.newsite.audit import verify_audit
-from ttdg.page import jobs
+from ttdg.page import jobs, sites
 from ttdg.page.contours import image_key, outline
+from ttdg.page.events import OpenPage
 from ttdg.page.sites import SiteStore
 
 
@@ -221,6 +222,59 @@ def test_other_sites_are_answered_after_one_whose_state_cannot_be_written(
     first, second = (browser.new_site(settings, images, title) for title in ("first", "second"))
     assert browser.wait(second) == "done"
     assert full == [first]
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """`full_disk(*states)`: from now on, no site can be written in one of these states; none is named: free again."""
+    real = sites.write_text
+
+    def fill(*states):
+        def write(path, text):
+            if json.loads(text)["state"] in states:
+                raise OSError(errno.ENOSPC, "No space left on device", str(path))
+            real(path, text)
+
+        monkeypatch.setattr(sites, "write_text", write)
+
+    return fill
+
+
+@pytest.mark.parametrize("states", [("running", "failed"), ("done", "failed"), ("waiting", "failed")])
+def test_a_site_whose_state_cannot_be_written_is_failed_with_the_reason_and_continues_later(
+    states, browser, settings, images, full_disk
+):
+    full_disk(*states)
+    identifier = browser.new_site(settings, images)
+    assert browser.wait(identifier) == "failed"
+    told = OpenPage(browser.client.app.app.state.workspace, identifier).news()
+    assert told["state"] == "failed"
+    assert "cannot be written (No space left on device); free space" in told["message"]
+    written = json.loads((settings.work / "sites" / identifier / "site.json").read_text())
+    assert written["state"] not in states
+    full_disk()
+    browser.send("POST", f"/sites/{identifier}/start")
+    assert browser.wait(identifier) == "done"
+    assert "cannot be written" not in browser.get(f"/sites/{identifier}").text
+
+
+def test_the_reason_of_a_failure_is_shown_also_if_it_cannot_be_written(browser, settings, full_disk):
+    (settings.folders[0] / "empty").mkdir()
+    full_disk("failed")
+    identifier = browser.new_site(settings, settings.folders[0] / "empty")
+    assert browser.wait(identifier) == "failed"
+    assert "holds no image" in browser.get(f"/sites/{identifier}").text
+    assert browser.send("DELETE", f"/sites/{identifier}").status_code == 200
+    assert browser.get(f"/sites/{identifier}").status_code == 400
+
+
+def test_a_server_starts_although_no_state_can_be_written(settings, browse, site, full_disk):
+    path = settings.work / "sites" / site / "site.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"state": "running"}))
+    full_disk("waiting", "failed")
+    with browse(settings) as again:
+        assert again.wait(site) == "failed"
+        assert "No space left on device" in again.get(f"/sites/{site}").text
 
 
 def test_a_run_that_cannot_start_says_why(browser, settings):

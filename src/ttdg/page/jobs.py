@@ -5,7 +5,9 @@ import queue
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from ttdg.adaptation import build_adapter
 from ttdg.adaptation.adapter import Logits
@@ -21,6 +23,11 @@ from ttdg.page.live import LearningView
 from ttdg.page.settings import PageSettings
 from ttdg.page.sites import OPEN, SiteRequest, SiteStore
 from ttdg.safety import Drift
+
+UNWRITTEN = (
+    "the state of this site cannot be written ({}); free space on the disk, or allow writing to the work folder, then "
+    "continue"
+)
 
 
 class Stopped(Exception):
@@ -63,14 +70,14 @@ class SiteWorker:
     def submit(self, identifier: str) -> None:
         """Put a site into the queue."""
         self._stopping.discard(identifier)
-        self.store.update(identifier, state="waiting", message="")
-        self._queue.put(identifier)
+        if self._record(identifier, state="waiting", message=""):
+            self._queue.put(identifier)
 
     def stop(self, identifier: str) -> None:
         """Stop a site after its present batch or step; finished answers stay."""
         self._stopping.add(identifier)
         if self.store.get(identifier).state == "waiting":
-            self.store.update(identifier, state="stopped")
+            self._record(identifier, state="stopped")
 
     def progress(self, identifier: str) -> SiteProgress:
         """Return the counts of a site."""
@@ -79,11 +86,20 @@ class SiteWorker:
     def _work(self) -> None:
         while True:
             identifier = self._queue.get()
-            try:
-                if self.store.get(identifier).state == "waiting":
-                    self._segment(self.store.update(identifier, state="running"))
-            except (UserError, OSError):
-                continue  # the site was deleted, or its state cannot be written, for example to a full disk
+            with suppress(UserError):  # the site was deleted
+                if self.store.get(identifier).state == "waiting" and self._record(
+                    identifier, state="running"
+                ):
+                    self._segment(self.store.get(identifier))
+
+    def _record(self, identifier: str, **changes: Any) -> bool:
+        """Change fields of a site. A site whose state cannot be written is failed; return whether it was written."""
+        try:
+            self.store.update(identifier, **changes)
+        except OSError as error:
+            self.store.fail(identifier, UNWRITTEN.format(error.strerror or error))
+            return False
+        return True
 
     def _segment(self, site: SiteRequest) -> None:
         state, message = "done", ""
@@ -94,12 +110,16 @@ class SiteWorker:
         except (UserError, OSError) as error:
             state, message = "failed", str(error)
         except Exception:  # noqa: BLE001  # the thread must survive, and the user must learn of it
-            write_text(self.store.folder(site.id) / "error.txt", traceback.format_exc())
+            with suppress(OSError):
+                write_text(self.store.folder(site.id) / "error.txt", traceback.format_exc())
             state, message = (
                 "failed",
                 "an error of the program; its details are in error.txt of the site's folder",
             )
-        self.store.update(site.id, state=state, message=message)
+        if state == "failed":
+            self.store.fail(site.id, message)
+        else:
+            self._record(site.id, state=state, message=message)
 
     def _predict(self, site: SiteRequest) -> str:
         """Segment the images of a site and return the remarks of the method."""

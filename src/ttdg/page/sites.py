@@ -71,10 +71,14 @@ class Changes:
 
 
 class SiteStore:
-    """The folder of all sites. Every change is written at once, and then reported."""
+    """The folder of all sites. Every change is written at once, and then reported.
+
+    A failure that cannot be written, for example to a full disk, is kept in memory until the next change is written.
+    """
 
     def __init__(self, work: Path) -> None:
         self.sites, self.changes, self._lock = work / "sites", Changes(), threading.RLock()
+        self._unwritten: dict[str, SiteRequest] = {}
 
     def create(self, title: str, model: str, method: str, images: str) -> SiteRequest:
         """Add a site in the state `new`."""
@@ -86,6 +90,9 @@ class SiteStore:
     def get(self, identifier: str) -> SiteRequest:
         """Return a site; an unknown identifier raises a UserError."""
         if IDENTIFIER.fullmatch(identifier):
+            kept = self._unwritten.get(identifier)
+            if kept is not None and self.folder(identifier).is_dir():
+                return kept
             with suppress(OSError, ValueError, TypeError):
                 fields = json.loads((self.folder(identifier) / "site.json").read_text(encoding="utf-8"))
                 return SiteRequest(**fields)
@@ -107,10 +114,21 @@ class SiteStore:
             self._write(site)
             return site
 
+    def fail(self, identifier: str, reason: str) -> None:
+        """Let a site be failed, also if that cannot be written."""
+        with self._lock:
+            site = replace(self.get(identifier), state="failed", message=reason)
+            try:
+                self._write(site)
+            except OSError:
+                self._unwritten[identifier] = site
+                self.changes.report()
+
     def delete(self, identifier: str) -> None:
         """Delete a site with its uploads, masks and decisions. A named image folder is not touched."""
         with self._lock:
             shutil.rmtree(self.folder(self.get(identifier).id))
+            self._unwritten.pop(identifier, None)
         self.changes.report()
 
     def folder(self, identifier: str) -> Path:
@@ -127,4 +145,5 @@ class SiteStore:
 
     def _write(self, site: SiteRequest) -> None:
         write_text(self.folder(site.id) / "site.json", json.dumps(asdict(site), indent=2) + "\n")
+        self._unwritten.pop(site.id, None)
         self.changes.report()
