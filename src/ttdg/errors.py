@@ -11,7 +11,7 @@ class TtdgWarning(RuntimeWarning):
     """What a user should know of an input or of the machine, although the work goes on."""
 
 
-def suggestion(name: str, known: Iterable[object]) -> str:
+def suggestion(name: object, known: Iterable[object]) -> str:
     """Text for the end of an error message about an unknown name: the closest known name, then all known names.
 
     Case is ignored. Without a close match the text contains the known names only.
@@ -20,5 +20,5 @@ def suggestion(name: str, known: Iterable[object]) -> str:
 
     names = sorted(str(item) for item in known)
     by_lower = {item.lower(): item for item in names}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    close = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
     return (f"; did you mean {by_lower[close[0]]!r}?" if close else "") + f" (known: {', '.join(names)})"

@@ -182,6 +182,29 @@ def test_a_series_is_sorted_by_position_and_photographs_stay_alone(tmp_path, wri
     np.testing.assert_array_equal(np.stack([frame_values(image, 0) for image in groups[2]]), volume)
 
 
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        ({"count": 3, "PixelSpacing": None}, "does not say where it lies in the patient; export"),
+        ({"count": 1}, "holds a single DICOM file, .* convert the file to NIfTI"),
+        ({"count": 0}, "holds 0 DICOM volumes instead of one"),
+    ],
+)
+def test_a_folder_that_is_no_series_is_refused_with_what_is_wrong(tmp_path, write_dicom, broken, words):
+    broken, place = dict(broken), {"PixelSpacing": [1, 1], "ImageOrientationPatient": [1, 0, 0, 0, 1, 0]}
+    count = broken.pop("count")
+    kept = {name: value for name, value in {**place, **broken}.items() if value is not None}
+    for number in range(count):
+        write_dicom(
+            tmp_path / f"s/{number}.dcm", GREY, MR, series="1.2.5", modality="MR", bits=12, FrameOfReferenceUID="1.2.6",
+            ImagePositionPatient=[0, 0, 3 * number], **kept,
+        )  # fmt: skip
+    if not count:
+        write_dicom(tmp_path / "s/0.dcm", GREY, "1.2.840.10008.5.1.4.1.1.66.4")
+    with pytest.raises(UserError, match=words):
+        volume_geometry(tmp_path / "s")
+
+
 def test_a_series_is_a_case_whose_mask_may_be_nifti(tmp_path, write_dicom, volume):
     import nibabel
 

@@ -66,7 +66,7 @@ def check_benchmark(root: Path, benchmark: Benchmark, workers: int | None = None
             if digest in known
         ]
         known = {**site.images, **known}
-        sites.append(replace(site, problems=(*site.problems, *shared)))
+        sites.append(replace(site, problems=(*site.problems, *dict.fromkeys(shared))))
     return CheckReport(benchmark.name, tuple(sites))
 
 
@@ -136,7 +136,7 @@ def _check_site(folder: Path, benchmark: Benchmark, workers: int | None) -> Site
         held_out=len(held_out),
         sizes=dict(sizes),
         labels=dict(zip(benchmark.labels, (pixels / max(pixels.sum(), 1)).tolist(), strict=True)),
-        problems=tuple(problems),
+        problems=tuple(dict.fromkeys(problems)),  # all slices of a volume may have the same one
         images=images,
     )
 

@@ -167,12 +167,14 @@ def _scan_classes(folder: Path) -> tuple[Site, tuple[Problem, ...]]:
 
 
 def _slices_of(case: Case) -> list[Case]:
-    """Return the slices of a volume as cases; their spacing is that of the volume."""
+    """Return the slices of a volume as cases; their spacing is that of the volume, and unknown for sheared axes."""
     if case.mask is not None and not is_volume(case.mask):
         raise UserError(f"{case.image} is a volume, but its mask {case.mask.name} is not; save it as NIfTI")
     geometry = volume_geometry(case.image)
     z, *pixel = geometry.spacing
-    whole = replace(case, volume=case.name, spacing=(pixel[0], pixel[1]), slice_spacing=z)
+    known = geometry.orthogonal
+    spacing = (pixel[0], pixel[1]) if known else None
+    whole = replace(case, volume=case.name, spacing=spacing, slice_spacing=z if known else None)
     return [
         replace(whole, name=f"{case.name}_{number:04}", slice=number) for number in range(geometry.shape[0])
     ]
@@ -187,7 +189,8 @@ def _unpaired(
         problems.append(Problem(folder / "images", "is empty; put images there, or remove the site"))
     if (folder / "masks").is_dir():
         for name in sorted(images.keys() - masks.keys()):
-            problems.append(Problem(images[name], f"has no mask; put one at {folder / 'masks' / name}.png"))
+            place = f"{folder / 'masks' / name}{SUFFIXES[0] if holds_volume(images[name]) else '.png'}"
+            problems.append(Problem(images[name], f"has no mask; put one at {place}"))
     for name in sorted(masks.keys() - images.keys()):
         problems.append(Problem(masks[name], "is a mask without an image; give it the name of its image"))
     for name in sorted(rows.keys() - images.keys()):

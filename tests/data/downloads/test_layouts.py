@@ -11,7 +11,7 @@ from ttdg.data.downloads.run import import_dataset
 from ttdg.data.loading import case_image, case_mask
 from ttdg.data.volumes.nifti import read_geometry, read_volume
 
-from .conftest import FAKES, SHAPE, gland, photograph
+from .conftest import FAKES, SHAPE, gland, photograph, save
 
 SEGMENTED = [name for name in FAKES if dataset_description(name).benchmark]
 
@@ -47,6 +47,23 @@ def test_class_folders_keep_domain_class_and_image(name, make_fake, tmp_path):
     assert not report.set_aside
     assert {path.relative_to(out).as_posix() for path in out.glob("*/*/*")} == fake.classes
     assert all(Image.open(out / path).size == (32, 24) for path in fake.classes)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "place"),
+    [
+        ("pacs", "Photo/Dog/a.jpg", "photo/dog/a.jpg"),
+        ("vlcs", "voc2007/Bird/a.jpg", "VOC2007/bird/a.jpg"),
+        ("vlcs", "pascal/FULL/3/a.jpg", "VOC2007/dog/a.jpg"),
+    ],
+)
+def test_domains_and_classes_keep_their_names_in_whatever_letter_case_a_copy_has_them(
+    name, path, place, tmp_path
+):
+    save(tmp_path / "download" / path, photograph(0))
+    import_dataset(name, tmp_path / "download", tmp_path / "out")
+    written = [file for file in (tmp_path / "out").rglob("*") if file.suffix == ".jpg"]
+    assert [str(file.relative_to(tmp_path / "out")) for file in written] == [place]
 
 
 def test_a_converted_volume_keeps_its_values_spacing_and_position(make_fake, tmp_path):

@@ -66,7 +66,7 @@ class PartSpec(_Strict):
         name: Name of the case in the benchmark folder, with groups in braces.
         sites: Site of each value of the group `site`; without it, the value in lower case.
         splits: Split of each value of the group `split`, in lower case; others are left open.
-        classes: Class of each value of the group `class`; without it, the value.
+        classes: Class of each value of the group `class`; without it, the value in lower case.
     """
 
     image: str

@@ -102,13 +102,18 @@ def _paths(source: Path) -> Iterator[str]:
 
 
 def _case(image: Path, groups: Groups, part: PartSpec) -> FoundCase:
-    site = part.sites.get(groups.get("site", ""), groups.get("site", "").lower())
+    site = _meaning(groups.get("site", ""), part.sites)
     place = part.site.format_map({**groups, "site": site})
     name = normalised_name(part.name.format_map(groups).replace(" ", "_"))
-    label = part.classes.get(groups["class"], groups["class"]) if "class" in groups else None
+    label = _meaning(groups["class"], part.classes) if "class" in groups else None
     return FoundCase(
         place, name, image, (), groups.get("patient"), part.splits.get(groups.get("split", "").lower()), label
     )
+
+
+def _meaning(value: str, known: Mapping[str, str]) -> str:
+    """Return what a value of a path stands for, in whatever letter case; one that is not known, in lower case."""
+    return {name.lower(): meaning for name, meaning in known.items()}.get(value.lower(), value.lower())
 
 
 def _by_groups(paths: Iterable[str], mask: MaskSpec, rater: str) -> dict[tuple[str, ...], list[str]]:

@@ -80,8 +80,18 @@ def _slices(folder: Path) -> list[DicomImage]:
             images.append(read_dicom_header(path))
         except NoImageError:
             continue
+    if (loose := next((image for image in images if not image.placed), None)) is not None:
+        raise UserError(
+            f"{folder} holds {loose.path.name}, which does not say where it lies in the patient; export the series "
+            "with position, orientation, pixel spacing and frame of reference, or convert it to NIfTI"
+        )
     groups = group_by_series(images)
-    if len(groups) != 1 or len(groups[0]) < 2:
+    if len(groups) == 1 and len(groups[0]) < 2:
+        raise UserError(
+            f"{folder} holds a single DICOM file, and a series has a file for each of its slices; convert the file to "
+            "NIfTI"
+        )
+    if len(groups) != 1:
         raise UserError(
             f"{folder} holds {len(groups)} DICOM volumes instead of one; keep one series in a folder"
         )
@@ -97,7 +107,8 @@ def _affine(slices: Sequence[DicomImage]) -> Float[np.ndarray, "4 4"]:
     """Return the affine from (column, row, slice) to millimetres, with the axes of NIfTI: right, front, head."""
     first, last = slices[0], slices[-1]
     start, end = np.array(first.positions[0]), np.array(last.positions[0])
-    y, x = first.spacing or (1.0, 1.0)
+    assert first.spacing is not None  # as it is placed
+    y, x = first.spacing
     affine = np.eye(4)
     affine[:3, 0] = np.array(first.orientation[:3]) * x
     affine[:3, 1] = np.array(first.orientation[3:]) * y

@@ -28,6 +28,10 @@ LONGEST_HEADER = 544  # bytes, with the mark of extensions
 LONGEST_EXTENSION = 1 << 26  # bytes
 DEFLATE = 1032  # no byte of a compressed file becomes more bytes than this
 AXES = "LPS"  # voxel axes x, y, z point to the patient's left, back and head
+UNITS = {1: 1000.0, 3: 0.001}  # codes of metres and micrometres → millimetres, as which any other is read
+UNIT_OF_LENGTH = 7  # bits of `xyzt_units` that hold the code; the others are the unit of time
+OBLIQUE = 0.01  # largest cosine between two axes that count as orthogonal
+WITHOUT_NUMBERS = {"V": "colours", "c": "complex numbers"}  # kinds of data types that cannot be read
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,12 @@ class Geometry:
     shape: tuple[int, int, int]
     spacing: tuple[float, float, float]  # millimetres
     affine: Float[np.ndarray, "4 4"]  # of the file
+
+    @property
+    def orthogonal(self) -> bool:
+        """False for sheared axes, such as those of a tilted gantry, along which no distance can be measured."""
+        unit = self.affine[:3, :3] / np.linalg.norm(self.affine[:3, :3], axis=0)
+        return bool(np.abs(unit.T @ unit - np.eye(3)).max() < OBLIQUE)
 
 
 def is_volume(path: Path) -> bool:
@@ -52,13 +62,13 @@ def volume_stem(path: Path) -> str:
 
 def read_geometry(path: Path) -> Geometry:
     """Return the geometry of a volume, from the header alone."""
-    file = _open(path)
-    return geometry_of(file.shape[:3], file.affine)
+    file = open_volume(path)
+    return geometry_of(file.shape[:3], file.affine, UNITS.get(unit_of_length(file.header), 1.0))
 
 
 def read_volume(path: Path) -> Float[np.ndarray, "d h w"]:
     """Return the values of a volume, turned to axial slices."""
-    file = _open(path)
+    file = open_volume(path)
     try:
         values = np.asarray(file.dataobj, np.float32).reshape(file.shape[:3])
     except DAMAGE as error:
@@ -94,35 +104,6 @@ def mask_slice(path: Path, number: int, image: Callable[[], Geometry], name: str
     return kept_volume("mask", file_key(path), load)[number]
 
 
-def write_mask(path: Path, like: Path, labels: UInt8[np.ndarray, "d h w"]) -> None:
-    """Write the axial slices of a mask as a volume with the shape, the affine and the units of `like`.
-
-    Nothing else of its header is copied, because free text in it may name a patient.
-    """
-    import gzip
-
-    import nibabel
-    from nibabel import orientations
-
-    file = _open(like)
-    back = orientations.ornt_transform(
-        orientations.axcodes2ornt(tuple(AXES)), orientations.io_orientation(file.affine)
-    )
-    values = orientations.apply_orientation(labels.transpose(2, 1, 0), back)
-    mask = nibabel.Nifti1Image(np.ascontiguousarray(values).reshape(file.shape[:3]), file.affine)
-    for form in ("sform", "qform"):
-        code = int(file.header[f"{form}_code"]) if f"{form}_code" in file.header else 0
-        getattr(mask, f"set_{form}")(file.affine if code else None, code)
-    if hasattr(file.header, "get_xyzt_units"):
-        mask.header.set_xyzt_units(file.header.get_xyzt_units()[0])
-    with path.open("wb") as out:
-        if like.name.lower().endswith(".gz"):
-            with gzip.GzipFile("", "wb", fileobj=out, mtime=0) as packed:
-                mask.to_stream(packed)
-        else:
-            mask.to_stream(out)
-
-
 def to_axial(values: Num[np.ndarray, "x y z"], affine: Float[np.ndarray, "4 4"]) -> Num[np.ndarray, "d h w"]:
     """Turn a volume so that its slices are axial."""
     from nibabel import orientations
@@ -130,11 +111,11 @@ def to_axial(values: Num[np.ndarray, "x y z"], affine: Float[np.ndarray, "4 4"])
     return np.ascontiguousarray(orientations.apply_orientation(values, _turn(affine)).transpose(2, 1, 0))
 
 
-def geometry_of(shape: tuple[int, int, int], affine: Float[np.ndarray, "4 4"]) -> Geometry:
-    """Return the geometry after turning of a volume with this shape (x, y, z) and affine."""
+def geometry_of(shape: tuple[int, int, int], affine: Float[np.ndarray, "4 4"], unit: float = 1.0) -> Geometry:
+    """Return the geometry after turning of a volume with this shape (x, y, z) and affine; `unit` is in millimetres."""
     sides, spacing = np.empty(3, int), np.empty(3)
     for axis, (place, _) in enumerate(_turn(affine).astype(int)):
-        sides[place], spacing[place] = shape[axis], np.linalg.norm(affine[:3, axis])
+        sides[place], spacing[place] = shape[axis], unit * np.linalg.norm(affine[:3, axis])
     (x, y, z), (width, height, depth) = spacing.tolist(), sides.tolist()
     return Geometry((depth, height, width), (z, y, x), affine)
 
@@ -156,8 +137,13 @@ def _turn(affine: Float[np.ndarray, "4 4"]) -> Float[np.ndarray, "3 2"]:
     )
 
 
-def _open(path: Path) -> Any:
-    """Open a file without reading its voxels."""
+def unit_of_length(header: Any) -> int:
+    """Return the code of the unit of a header, a key of `UNITS` or another one."""
+    return int(header["xyzt_units"]) & UNIT_OF_LENGTH if "xyzt_units" in header else 0
+
+
+def open_volume(path: Path) -> Any:
+    """Open a file without reading its voxels; one that is no volume of numbers raises `UserError`."""
     import nibabel
     from nibabel.filebasedimages import ImageFileError
     from nibabel.spatialimages import HeaderDataError
@@ -173,6 +159,11 @@ def _open(path: Path) -> Any:
         raise UserError(f"{path} has the shape {file.shape} instead of three axes; save one volume in a file")
     if min(file.shape[:3]) < 1:
         raise UserError(f"{path} claims to hold no voxels; copy or export it again")
+    if (kind := file.get_data_dtype().kind) in WITHOUT_NUMBERS:
+        raise UserError(
+            f"{path} holds {WITHOUT_NUMBERS[kind]} instead of one number for each voxel; save one channel of them, or "
+            "their magnitude"
+        )
     check_voxels(math.prod(file.shape[:3]), path)
     size = math.prod(file.shape[:3]) * file.get_data_dtype().itemsize
     if size > _most_bytes(path):

@@ -10,7 +10,8 @@ from PIL import Image
 
 from ttdg.data import Benchmark
 from ttdg.data.unlabelled import InputFile, Stack
-from ttdg.data.volumes.nifti import SUFFIXES, write_mask
+from ttdg.data.volumes.nifti import SUFFIXES
+from ttdg.data.volumes.nifti_writing import write_mask
 from ttdg.files import atomic_file
 from ttdg.newsite.audit import AuditLog
 from ttdg.newsite.journal import PARTS, Journal, JournalEntry
