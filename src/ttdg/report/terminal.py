@@ -1,7 +1,7 @@
 """A table of scores for the terminal and for the demo's page."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +33,9 @@ class SiteRow:
     views: str = "plain"  # over which the answers are averaged
     statistics: str = "own"  # of BatchNorm, under the method
     interval: tuple[float, float] | None = None  # 95 % interval of the accuracy of a classification
+    further: Mapping[str, float] = field(
+        default_factory=dict
+    )  # mean over volumes or images by head of column
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,29 @@ def _summary(evaluation: Evaluation) -> SiteRow:
         about.get("views", "plain"),
         about.get("statistics", "own"),
         (100 * low, 100 * high) if right else None,
+        _further(values),
     )
+
+
+def _further(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return means that not every evaluation has, by the head of their column: Dice of volumes, and surface distances.
+
+    Distances are those of volumes where there are volumes, in millimetres if the spacing of each is known.
+    """
+    unit = "pixels"
+    metrics = {"HD95": "hd95", "ASSD": "assd"}
+    found: dict[str, float] = {}
+    if "volume_dice" in values:
+        found["Dice, volumes"] = 100 * float(np.mean(values["volume_dice"]))
+        known = len(values.get("volume_hd95_mm", ())) == len(values.get("volume_hd95_voxels", ()))
+        unit = "mm" if known else "voxels"
+        metrics = {name: f"volume_{metric}_{unit}" for name, metric in metrics.items()}
+    distances = {
+        f"{name}, {unit}": float(np.mean(values[metric]))
+        for name, metric in metrics.items()
+        if metric in values
+    }
+    return found | distances
 
 
 def scores_table(rows: Sequence[SiteRow], title: str) -> "Table":
@@ -119,7 +144,8 @@ def scores_table(rows: Sequence[SiteRow], title: str) -> "Table":
     scores = (
         ("accuracy", "95 % interval") if classified else ("Dice", *(regions if several else []), "E", "S")
     )
-    for name in ("images", *scores, "ms/image"):
+    further = list(dict.fromkeys(name for row in rows for name in row.further))
+    for name in ("images", *scores, *further, "ms/image"):
         table.add_column(escape(name), justify="right")
     for site in dict.fromkeys(row.site for row in rows):
         group = [row for row in rows if row.site == site]
@@ -133,6 +159,7 @@ def scores_table(rows: Sequence[SiteRow], title: str) -> "Table":
             if row.interval:
                 values = [f"{row.interval[0]:.1f} to {row.interval[1]:.1f}"]
             name = escape(row_label(row.method, row.views, row.statistics))
+            values += [f"{row.further[head]:.1f}" if head in row.further else "" for head in further]
             milliseconds = f"{row.milliseconds:.1f}"
             table.add_row(escape(site), name, str(row.images), dice, *parts, *values, milliseconds)
         table.add_section()
