@@ -143,21 +143,22 @@ def test_deterministic_training_uses_no_nondeterministic_operation(discs, tmp_pa
 
 def test_weights_that_fit_the_other_strides_better_are_named_before_training(discs):
     benchmark, sites = load_benchmark(None, discs), find_sites(discs, ["east", "south"])
-    site = next(iter(load_sources(sites, benchmark).train.values()))
+    sources = load_sources(sites, benchmark).train.values()
+    images = torch.cat([site.images for site in sources]).float() / 255
     torch.manual_seed(0)
     network = loop.build_network(Recipe(strides="v1"), 2)
     for layer in network.image_encoder.modules():
         if isinstance(layer, torch.nn.BatchNorm2d):
             layer.momentum = None
     with torch.no_grad():
-        network.image_encoder(enlarged(normalise(site.images[:8].float() / 255, benchmark.normalisation)))
+        network.image_encoder(enlarged(normalise(images, benchmark.normalisation)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        loop.warn_of_strides(network, site, benchmark)
+        loop.warn_of_strides(network, sources, benchmark)
     wrong = loop.build_network(Recipe(strides="v1.5"), 2)
     wrong.image_encoder.load_state_dict(network.image_encoder.state_dict())
     with pytest.warns(TtdgWarning, match=r"fit strides v1 better than v1\.5.*train with --strides v1 "):
-        loop.warn_of_strides(wrong, site, benchmark)
+        loop.warn_of_strides(wrong, sources, benchmark)
 
 
 def test_training_learns(discs, tmp_path):

@@ -3,7 +3,7 @@
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from ttdg.training.validate import validate
 PRIOR_RATE = (
     1e-3  # learning rate of the repaired prior, which AdamW trains whatever the network's optimiser is
 )
-COMPARED = 8  # images on which the strides of the encoder weights are compared
+COMPARED = 24  # images, over all sites, on which the strides of the encoder weights are compared
 REPORT_EVERY = 20  # steps between two progress events; reading the loss makes the host wait for the device
 
 
@@ -67,7 +67,7 @@ def train(
     torch.manual_seed(recipe.seed)
     network = build_network(recipe, len(benchmark.labels), benchmark.task)
     if recipe.encoder_weights is not None and fabric.is_global_zero:
-        warn_of_strides(network, next(iter(sources.values())), benchmark)
+        warn_of_strides(network, sources.values(), benchmark)
     prior = build_prior(recipe, network, benchmark) if recipe.universe else None
     learner = Learner(network, prior, recipe.loss, recipe.universe, recipe.mixstyle > 0)
     update = set_up(fabric, learner, recipe)
@@ -121,12 +121,17 @@ def build_network(recipe: Recipe, labels: int, task: str = "segmentation") -> En
     return network
 
 
-def warn_of_strides(network: EncoderNetwork, site: Arrays, benchmark: Benchmark) -> None:
-    """Warn if the encoder is a ResNet-50 whose weights fit the other strides better on some images of a site."""
+def warn_of_strides(network: EncoderNetwork, sources: Collection[Arrays], benchmark: Benchmark) -> None:
+    """Warn if the encoder is a ResNet-50 whose weights fit the other strides better on images of all sites.
+
+    The images are taken at equal distances from each site: neighbours can be of one class or one video.
+    """
     spec = network.spec
     if spec.encoder != "resnet50":
         return
-    images = normalise(site.images[:COMPARED].float() / 255, benchmark.normalisation)
+    each = -(-COMPARED // len(sources))
+    chosen = torch.cat([site.images[:: -(-len(site.images) // each)] for site in sources])
+    images = normalise(chosen.float() / 255, benchmark.normalisation)
     if other := better_strides(network.image_encoder, pad_to_stride(enlarged(images)), spec.strides):
         warnings.warn(
             f"the encoder weights fit strides {other} better than {spec.strides}, by the BatchNorm statistics of "
