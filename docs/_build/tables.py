@@ -27,6 +27,8 @@ RUNS = {
     "strong-fundus": "Fundus: every method over the strong source",
     "learn-polyp": "Polyp: learning a site",
     "learn-fundus": "Fundus: learning a site",
+    "longer-polyp": "Polyp: over a source of 4,800 steps",
+    "longer-fundus": "Fundus: over a source of 4,800 steps",
     "learn-polyp-eight": "Polyp: learning a site, judges of eight readings",
     "learn-fundus-eight": "Fundus: learning a site, judges of eight readings",
     "methods-cpu": "Fundus: every method, flips, batch sizes, statistics and options, small network",
