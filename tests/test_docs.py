@@ -128,6 +128,9 @@ def test_short_python_blocks_run(
 ) -> None:
     (tmp_path / "new-site").symlink_to(demo_images)
     monkeypatch.chdir(tmp_path)
+    torch.manual_seed(
+        0
+    )  # some untrained networks happen to return values between 0 and 1, which `fit` refuses
     short = partial(
         ttdg.fit, steps=1, hospitals=1, draws=1, mixing_steps=1, learning_steps=1, learning_draw=2
     )
