@@ -223,7 +223,7 @@ def test_recorded_training_jobs_keep_their_keys(path):
     jobs = json.loads(path.read_text())["jobs"]
     trainings = {key: from_dict(job) for key, job in jobs.items() if job["kind"] == "train"}
     assert trainings
-    strong = dict.fromkeys(("learn", "strong", "prostate", "vessels", "gate"), ("strong", 0.999))
+    strong = dict.fromkeys(("learn", "longer", "strong", "prostate", "vessels", "gate"), ("strong", 0.999))
     others = {"pacs": ("strong", 0), "rivals": ("strong", 0.995), "methods": ("strong", 0.995)}
     recipe = {**strong, **others}.get(path.parent.name.split("-")[0], ("standard", 0))
     for key, job in trainings.items():
