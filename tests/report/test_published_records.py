@@ -20,6 +20,8 @@ RUNS = (
     "learn-polyp-eight",
     "literal",
     "literal-cpu",
+    "longer-fundus",
+    "longer-polyp",
     "methods-cpu",
     "pacs",
     "polyp",
