@@ -184,6 +184,13 @@ def test_a_slice_that_is_added_to_a_series_gives_a_new_mask_of_all_slices(
     assert len(list((tmp_path / "out/overlays").rglob("*.jpg"))) == 4
 
 
+def test_a_series_without_the_identifier_of_its_study_gets_a_mask(disc_model, tmp_path, write_dicom, discs):
+    mr_slices(tmp_path / "site", write_dicom, discs, 3, StudyInstanceUID="")
+    assert predict(disc_model, tmp_path / "site", tmp_path / "out", method="source").done == 3
+    (mask,) = (tmp_path / "out/masks").rglob("*.dcm")
+    assert len(segments(mask)) == 3
+
+
 def test_damaged_files_and_objects_without_images_are_set_aside(
     disc_model, site, tmp_path, write_dicom, discs
 ):

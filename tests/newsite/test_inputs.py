@@ -119,3 +119,31 @@ def test_masks_that_no_prediction_wrote_are_not_replaced(disc_model, discs, tmp_
         with pytest.raises(UserError, match="holds files that no prediction wrote"):
             predict(disc_model, site / "images", site, again=again)
     assert {path: path.read_bytes() for path in site.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "shards/train.tar",
+        "overlays/00.jpg",
+        "probabilities/00-1.png",
+        "state/a",
+        "manifest.csv",
+        "report.html",
+    ],
+)
+def test_files_in_the_output_folder_that_no_prediction_wrote_stay(disc_model, discs, tmp_path, name):
+    shutil.copytree(discs / "west" / "images", tmp_path / "us" / "images")
+    mine = tmp_path / "us" / name
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text("mine")
+    for again in (False, True):
+        with pytest.raises(UserError, match=r"no prediction .*choose another output folder"):
+            predict(disc_model, tmp_path / "us" / "images", tmp_path / "us", again=again)
+    assert mine.read_text() == "mine"
+
+
+def test_images_where_answers_would_be_written_are_refused(disc_model, discs, tmp_path):
+    images = shutil.copytree(discs / "west" / "images", tmp_path / "io" / "overlays")
+    with pytest.raises(UserError, match="where answers are written"):
+        predict(disc_model, images, tmp_path / "io")

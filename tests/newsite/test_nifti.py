@@ -120,3 +120,15 @@ def test_a_volume_whose_mask_was_changed_or_whose_file_is_gone_is_one_file(disc_
     assert statuses == {
         "LPS.nii": "kept", "SAL.nii": "input removed", "RAS.nii.gz": "set aside", "Photo.png": "segmented"
     }  # fmt: skip
+
+
+def test_a_volume_that_gets_lost_slices_back_gets_a_mask_of_all_of_them(disc_model, tmp_path):
+    path, out = tmp_path / "in" / "v.nii.gz", tmp_path / "out"
+    path.parent.mkdir()
+    for depth in (5, 3, 5, 5):
+        values = (np.indices((40, 48, depth)).sum(0) * 3).astype(np.int16)
+        nibabel.save(nibabel.Nifti1Image(values, np.eye(4)), path)
+        outcome = predict(disc_model, path.parent, out, method="source", overlays=False)
+        assert nibabel.load(out / "masks/v.nii.gz").shape == (40, 48, depth)
+        assert not any("by hand" in remark for remark in outcome.remarks)
+    assert not (out / "parts").exists()

@@ -14,7 +14,7 @@ from ttdg.data.volumes.nifti import SUFFIXES
 from ttdg.data.volumes.nifti_writing import write_mask
 from ttdg.files import atomic_file
 from ttdg.newsite.audit import AuditLog
-from ttdg.newsite.journal import PARTS, Journal, JournalEntry
+from ttdg.newsite.journal import PARTS, REPLACED, Journal, JournalEntry
 from ttdg.newsite.stacks.segmentation_object import Maker, write_segmentation
 
 
@@ -106,6 +106,9 @@ class OpenStacks:
             stack: sum(image.file not in final for image in members)
             for stack, members in self._members.items()
         }
+        self._earlier = dict[str, list[JournalEntry]]()  # mask → its answers by earlier calls
+        for entry in journal.entries.values():
+            self._earlier.setdefault(entry.mask, []).append(entry)
         self._superseded = {stack: self._outputs(stack) for stack in self._members if self._waiting[stack]}
 
     def count_down(self, *files: str) -> None:
@@ -136,7 +139,16 @@ class OpenStacks:
                 }  # of fewer slices, under other names
                 masks = {path for path in superseded if path.startswith("masks/")}
                 self.audit.add_stack(finished[0], sorted(masks | {entry.mask for entry in answered.values()}))
-                self.journal.add(*finished)
+                self.journal.add(*finished, *self._absent(stack, finished[0].mask))
                 self.masks.remove_parts(name)
                 for path in superseded - self._outputs(stack):
                     (self.masks.out / path).unlink(missing_ok=True)
+
+    def _absent(self, stack: Stack, mask: str) -> list[JournalEntry]:
+        """Return the answers in a mask that was replaced to frames which the stack no longer has.
+
+        Their status says so; with the hash of the earlier mask they would make the new one look changed by hand.
+        """
+        present = {image.file for image in self._members[stack]}
+        earlier = self._earlier.get(mask, [])
+        return [replace(entry, status=REPLACED) for entry in earlier if entry.file not in present]

@@ -102,7 +102,7 @@ def _stand_in(image: DicomImage, frame: int, number: int, placed: bool, several:
     source.file_meta = FileMetaDataset()
     source.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
     source.SOPClassUID, source.SOPInstanceUID = STAND_IN_CLASS, _uid(uid, "stand-in", str(number))
-    source.StudyInstanceUID = image.study or _uid(image.sop_instance, "study")
+    source.StudyInstanceUID = image.study or _uid(image.series or image.sop_instance, "study")
     source.SeriesInstanceUID = image.series or _uid(image.sop_instance, "series")
     source.Modality, source.Rows, source.Columns = image.modality, image.rows, image.columns
     source.LossyImageCompression = "01" if image.lossy else "00"

@@ -10,10 +10,10 @@ from ttdg.adaptation import METHODS, Adapter, Resumable, SiteLearner, build_adap
 from ttdg.adaptation.gate import gate as put_gate
 from ttdg.checkpoints import Model
 from ttdg.errors import UserError
-from ttdg.newsite.audit_checks import masks_on_disk
 from ttdg.newsite.auto import AUTO, MethodChoice, choose_method
-from ttdg.newsite.inputs import FoundFiles, find_files, is_output
+from ttdg.newsite.inputs import FoundFiles, find_files
 from ttdg.newsite.journal import SHARDS, Journal, answer_key
+from ttdg.newsite.output_folder import check_output_folder
 from ttdg.newsite.run import Run, default_policy, describe_run
 from ttdg.newsite.run_state import RunState
 from ttdg.newsite.site_check import SampledSite, check_site
@@ -98,10 +98,7 @@ def make_plan(request: FolderRequest, chosen: Chosen, prepared: Callable[[Adapte
         chosen: Called with the method and the drift, if `auto` measured it.
         prepared: Called with the adapter, without its gate.
     """
-    if not is_output(request.out) and masks_on_disk(request.out):
-        raise UserError(
-            f"{request.out / 'masks'} holds files that no prediction wrote; choose another output folder"
-        )
+    check_output_folder(request.out, request.inputs)
     model, journal = request.model, Journal(request.out, request.again)
     if request.shards is None and not request.again and (request.out / SHARDS).exists():
         raise UserError(
