@@ -49,11 +49,13 @@ class Commands(TyperGroup):
     """The commands of `ttdg`."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; Ctrl-C raises `Interrupted`."""
+        """Run a command; Ctrl-C raises `Interrupted`, and an `EOFError`, which Click takes for Ctrl-D, a traceback."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Interrupted from None
+        except EOFError as error:
+            raise RuntimeError(f"a file ends too early: {error}") from error
 
 
 app = typer.Typer(

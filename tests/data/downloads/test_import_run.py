@@ -165,6 +165,54 @@ def test_a_table_names_sites_patients_and_splits(make_fake, tmp_path):
     assert (case.patient, case.split) == ("p1", "test")
 
 
+def test_a_table_names_cases_that_several_sites_have_by_their_site(make_fake, tmp_path):
+    fake, table = make_fake("prostate-six"), tmp_path / "cases.csv"
+    for centre in ("HK", "BMC"):
+        values, zones = gland(0)
+        save_nifti(fake.root / centre / "Case77.nii.gz", values)
+        save_nifti(fake.root / centre / "Case77_segmentation.nii.gz", zones)
+    table.write_text("case,site\nCase77,centre-x\n")
+    with pytest.raises(
+        UserError, match="the case Case77 of centre-x; name cases that several sites have as SITE/CASE"
+    ):
+        import_dataset("prostate-six", fake.root, tmp_path / "none", table=table, workers=1)
+    table.write_text("case,site,split\nhk/Case77,centre-x,test\nCase77,,train\nCase99,,test\n")
+    report = import_dataset("prostate-six", fake.root, tmp_path / "out", table=table, workers=1)
+    cases = {
+        name: {c.volume: c.split for c in site.cases} for name, site in find_sites(tmp_path / "out").items()
+    }
+    assert cases["centre-x"] == {"Case77": "test"}
+    assert cases["bmc"]["Case77"] == "train"
+    assert "Case77" not in cases["hk"]
+    assert [problem.what for problem in report.set_aside] == [
+        "has a line for 'Case99', which is no case of the download"
+    ]
+
+
+@pytest.mark.parametrize("site", ["../elsewhere", "a/b", "..", ".hidden"])
+def test_a_table_cannot_name_a_site_outside_the_folder(make_fake, tmp_path, site):
+    table = tmp_path / "cases.csv"
+    table.write_text(f"case,site\ncju0,{site}\n")
+    with pytest.raises(UserError, match="write a name that can be that of a folder"):
+        import_dataset("kvasir", make_fake("kvasir").root, tmp_path / "out", table=table)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["", "_segmentation"])
+def test_a_truncated_volume_is_set_aside(make_fake, tmp_path, kind):
+    fake = make_fake("prostate-six")
+    noise = (
+        np.random.default_rng(0).integers(0, 500, (64, 64, 8)).astype(np.int16)
+    )  # longer than what is read first
+    save_nifti(fake.root / "HK" / "Case07.nii.gz", noise)
+    save_nifti(fake.root / "HK" / "Case07_segmentation.nii.gz", noise % 3)
+    path = fake.root / "HK" / f"Case07{kind}.nii.gz"
+    path.write_bytes(path.read_bytes()[:-4000])
+    (problem,) = import_dataset("prostate-six", fake.root, tmp_path / "out", workers=1).set_aside
+    assert problem.file.name == "Case07.nii.gz"
+    assert "is truncated or damaged" in problem.what
+
+
 def test_the_command_ends_with_1_if_a_file_was_set_aside(make_fake, tmp_path):
     fake, out = make_fake("kvasir"), tmp_path / "out"
     words = ["data", "import", "kvasir", str(fake.root), str(out), "--workers", "1"]

@@ -2,6 +2,8 @@
 
 import gzip
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from ttdg.data.benchmark import Benchmark
 from ttdg.data.downloads.description import DatasetDescription
 from ttdg.data.downloads.masks import fitted, mask_values, painted
 from ttdg.data.downloads.plan import FoundCase
+from ttdg.data.raster import DAMAGE
 from ttdg.data.readers import read_image, readable
 from ttdg.data.volumes.formats import read_stored
 from ttdg.data.volumes.nifti import SUFFIXES, is_volume
@@ -74,8 +77,9 @@ def _convert_volume(case: FoundCase, benchmark: Benchmark, image: Path, mask: Pa
     volume = read_stored(case.image)
     values = [(spec, _turned_values(path, volume, case.image), path) for spec, path in case.masks]
     greys = benchmark.greys[painted(values, benchmark.labels)]
+    with _whole(case.image):
+        np.asanyarray(volume.dataobj)
     if is_volume(case.image) and case.image.name.endswith(VOLUME):
-        np.asanyarray(volume.dataobj)  # refuses damaged files
         _copy(case.image, image)
     else:
         _save_volume(volume, image)
@@ -90,12 +94,23 @@ def _turned_values(path: Path, volume: Any, image: Path) -> np.ndarray:
     turn = orientations.ornt_transform(
         orientations.io_orientation(mask.affine), orientations.io_orientation(volume.affine)
     )
-    turned = mask.as_reoriented(turn)
+    with _whole(path):
+        turned = mask.as_reoriented(turn)
+        values = np.asanyarray(turned.dataobj)
     if turned.shape != volume.shape or not np.allclose(turned.affine, volume.affine, atol=APART):
         raise UserError(
             f"{path} has another shape or position than its image {image.name}; download both again"
         )
-    return np.asanyarray(turned.dataobj)
+    return values
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    """Refuse a volume whose voxels end too early; they are read after the file was opened."""
+    try:
+        yield
+    except DAMAGE as error:
+        raise UserError(f"{path} is truncated or damaged ({error}); download it again") from None
 
 
 def _save(pixels: UInt8[np.ndarray, "h w *c"], path: Path) -> None:

@@ -50,6 +50,7 @@ def find_cases(
         description: The data set.
         rater: Whose masks are taken, if the data set has several raters.
         table: A csv file with the column `case` and any of `site`, `patient` and `split`, which overrule the download.
+            A case is named as CASE, or as SITE/CASE with its site in the download.
     """
     if not source.is_dir():
         raise UserError(f"{source} is no folder; name the folder with the extracted download")
@@ -80,8 +81,11 @@ def find_cases(
                 problems.pop(key, None)
     if not found and not problems:
         raise UserError(_nothing(source, paths, description))
-    cases = _with_tables(list(found.values()), source, paths, description, table)
-    return DownloadContent(tuple(sorted(cases, key=_place)), tuple(problems.values()))
+    cases = _with_patients(list(found.values()), source, paths, description)
+    unused = list[Problem]()
+    if table is not None:
+        cases, unused = _with_table(cases, table)
+    return DownloadContent(tuple(sorted(cases, key=_place)), (*problems.values(), *unused))
 
 
 def _place(case: FoundCase) -> tuple[str, str, str]:
@@ -153,28 +157,46 @@ def _nothing(source: Path, paths: Sequence[str], description: DatasetDescription
     return f"{source} holds no image of {description.title}{packed}. Expected: {description.layout}"
 
 
-def _with_tables(
-    cases: Sequence[FoundCase],
-    source: Path,
-    paths: Sequence[str],
-    description: DatasetDescription,
-    given: Path | None,
+def _with_patients(
+    cases: Sequence[FoundCase], source: Path, paths: Sequence[str], description: DatasetDescription
 ) -> list[FoundCase]:
-    """Return the cases with patients of the download's table, and with all that the given table says."""
-    rows: dict[str, dict[str, Any]] = {}
+    """Return the cases with patients of the download's own table."""
+    patients: dict[str, str] = {}
     if (table := description.table) is not None:
         for path in filter(expression(table.file).fullmatch, paths):
-            for line in read_csv(source / path):
-                if line.get(table.patient):
-                    rows[line.get(table.case, "")] = {"patient": line[table.patient]}
-    if given is not None:
-        for line in read_csv(given):
-            if (split := line.get("split")) and split not in SPLITS:
-                raise UserError(f"{given} has the split {split!r}; write {' or '.join(SPLITS)}")
-            rows[line.get("case", "")] = {
-                key: line[key] for key in ("site", "patient", "split") if line.get(key)
+            lines = read_csv(source / path)
+            patients |= {
+                line.get(table.case, ""): line[table.patient] for line in lines if line.get(table.patient)
             }
-    return [replace(case, **rows.get(case.name, {})) for case in cases]
+    return [replace(case, patient=patients.get(case.name, case.patient)) for case in cases]
+
+
+def _with_table(cases: Sequence[FoundCase], table: Path) -> tuple[list[FoundCase], list[Problem]]:
+    """Return the cases with all that a given table says, and its lines that fit no case.
+
+    A table that gives two cases the same place raises `UserError`, because the files of one would replace the other's.
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    for line in read_csv(table):
+        if (split := line.get("split")) and split not in SPLITS:
+            raise UserError(f"{table} has the split {split!r}; write {' or '.join(SPLITS)}")
+        if (site := line.get("site")) and (site.startswith(".") or {"/", "\\"} & set(site)):
+            raise UserError(f"{table} has the site {site!r}; write a name that can be that of a folder")
+        rows[line.get("case", "")] = {key: line[key] for key in ("site", "patient", "split") if line.get(key)}
+    placed, unused = dict[tuple[str, ...], FoundCase](), set(rows)
+    for case in cases:
+        names = (case.name, f"{case.site}/{case.name}")  # the longer one overrules the other
+        changed = replace(case, **{key: value for name in names for key, value in rows.get(name, {}).items()})
+        if (other := placed.setdefault(_place(changed), changed)) is not changed:
+            raise UserError(
+                f"{table} makes {other.image} and {case.image} the case {case.name} of {changed.site}; name cases that "
+                "several sites have as SITE/CASE, or give another site"
+            )
+        unused -= set(names)
+    return list(placed.values()), [
+        Problem(table, f"has a line for {name!r}, which is no case of the download")
+        for name in sorted(unused)
+    ]
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
