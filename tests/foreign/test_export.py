@@ -67,6 +67,17 @@ def test_a_learned_network_is_exported_and_not_the_source(disc_model, discs, tmp
     assert json.loads(path.with_name("out.onnx.json").read_text())["adapted"]["method"] == "self-training"
 
 
+def test_options_of_a_method_without_images_to_learn_are_refused(disc_model, tmp_path):
+    save(tmp_path / "model", disc_model.network, disc_model.card)
+    for words in (["--method", "universe"], ["--set", "lr=1"]):
+        result = CliRunner().invoke(
+            app, ["export", str(tmp_path / "model"), "--torch", str(tmp_path / "z.pt2"), *words]
+        )
+        assert isinstance(result.exception, UserError)
+        assert "name its folder with --images" in str(result.exception)
+    assert not (tmp_path / "z.pt2").exists()
+
+
 def test_the_network_of_an_adapter_answers_as_the_adapter(tmp_path):
     images = torch.rand(2, 1, 16, 16)
     adapter = ttdg.adapt(network(), "self-training", activation="softmax", lr=1e-2, steps=1, draw=2)

@@ -8,6 +8,8 @@ import zlib
 import numpy as np
 import pytest
 import tifffile
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -90,10 +92,37 @@ def test_masks_mirror_the_tree_and_files_of_one_stem_keep_their_suffix(disc_mode
         (["x/a.png", "y/a.png"], {}, ["x/a", "y/a"]),
         (["a.jpg"], {"a.png": "a"}, ["a.jpg"]),
         (["a.png", "a.jpg"], {"a.png": "a"}, ["a", "a.jpg"]),
+        (["a.jpg", "a/b.png"], {}, ["a", "a/b"]),
+        (["a.jpg", "a.png/b.jpg"], {}, ["a.jpg", "a.png/b"]),  # masks/a.png is a folder
+        (["v.nii", "v/0001.png"], {}, ["v.nii", "v/0001"]),  # overlays/v is a folder of v.nii
     ],
 )
 def test_an_output_name_keeps_the_suffix_only_where_needed(files, taken, names):
-    assert [output_names(files, taken)[file] for file in files] == names
+    assert [output_names(files, taken, stacks={"v.nii"})[file] for file in files] == names
+
+
+PARTS = st.sampled_from(["a", "a.png", "A.jpg", "a.dcm", "v.nii", "v", "0001", "a-1"])
+NAMES = st.lists(PARTS, min_size=1, max_size=3).map("/".join)
+
+
+@given(st.lists(NAMES, unique=True, max_size=8), st.integers(0, 8), st.data())
+def test_no_output_replaces_another_or_lies_in_a_file(files, earlier, data):
+    """Files of a second call come to those of a first, and a file may have become a folder meanwhile."""
+    stacks = {file for file in files if file.endswith(".nii")}
+    first, second = files[:earlier], files[earlier:]
+    first = [file for file in first if not any(other.startswith(f"{file}/") for other in first)]
+    second = [file for file in second if not any(other.startswith(f"{file}/") for other in second)]
+    names = output_names(second, output_names(first, {}, stacks), stacks)
+    for tree, suffix in (("masks", ".png"), ("overlays", ".jpg")):
+        written = [
+            f"{tree}/{name}/0001{suffix}"
+            if file in stacks and tree == "overlays"
+            else f"{tree}/{name}{suffix}"
+            for file, name in names.items()
+        ]
+        folded = [name.casefold() for name in written]
+        assert len(set(folded)) == len(folded)
+        assert not any(other.startswith(f"{name}/") for name in folded for other in folded)
 
 
 def test_no_two_files_share_an_output_name():

@@ -143,6 +143,19 @@ def test_files_in_the_output_folder_that_no_prediction_wrote_stay(disc_model, di
     assert mine.read_text() == "mine"
 
 
+def test_images_that_were_named_otherwise_before_are_refused(disc_model, discs, tmp_path):
+    """A second input puts the name of its folder before every name."""
+    one, two = (shutil.copytree(discs / "west" / "images", tmp_path / name) for name in "ab")
+    out, second = tmp_path / "out", tmp_path / "second"
+    predict(disc_model, one, out, method="source", overlays=False)
+    with pytest.raises(UserError, match="give the inputs of the earlier call"):
+        predict(disc_model, [one, two], out, method="source")
+    predict(disc_model, [one, two], second, method="source", overlays=False)
+    with pytest.raises(UserError, match="give the inputs of the earlier call"):
+        predict(disc_model, one, second, method="source")
+    assert predict(disc_model, one, out, method="source", overlays=False).kept == len(list(one.iterdir()))
+
+
 def test_images_where_answers_would_be_written_are_refused(disc_model, discs, tmp_path):
     images = shutil.copytree(discs / "west" / "images", tmp_path / "io" / "overlays")
     with pytest.raises(UserError, match="where answers are written"):

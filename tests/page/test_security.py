@@ -1,4 +1,5 @@
 import dataclasses
+from urllib.parse import quote, unquote
 
 import pytest
 from typer.testing import CliRunner
@@ -48,6 +49,19 @@ def test_without_the_token_nothing_is_shown_and_with_it_a_cookie_replaces_the_ad
         opened = browser.get("/?token=secret-token")
         assert (opened.status_code, opened.headers["location"]) == (303, "/")
         assert "httponly" in opened.headers["set-cookie"].lower()
+        assert browser.get("/").status_code == 200
+
+
+@pytest.mark.parametrize("token", ["zwölf", "a;b", "a b", 'a"b', "a\\b", "a\nb"])
+def test_a_token_that_no_cookie_can_hold_is_refused(tmp_path, token):
+    with pytest.raises(UserError, match="no cookie can hold"):
+        PageSettings(tmp_path, token=token)
+
+
+def test_any_other_token_opens_the_page_by_the_address_that_is_printed(settings, browse):
+    token = "ab+cd/e&f#%=='"
+    with browse(dataclasses.replace(settings, token=token)) as browser:
+        assert browser.get(f"/?token={quote(token, safe='')}").status_code == 303
         assert browser.get("/").status_code == 200
 
 
@@ -114,7 +128,8 @@ def test_a_long_uploaded_name_is_cut_and_keeps_its_suffix():
 
 
 @pytest.mark.parametrize(
-    ("host", "given", "asked"), [("127.0.0.1", "", False), ("0.0.0.0", "", True), ("127.0.0.1", "mine", True)]
+    ("host", "given", "asked"),
+    [("127.0.0.1", "", False), ("0.0.0.0", "", True), ("127.0.0.1", "mi+ne/==", True)],
 )
 def test_the_command_makes_a_token_for_other_hosts_than_loopback(
     tmp_path, monkeypatch, model_folder, host, given, asked
@@ -135,7 +150,7 @@ def test_the_command_makes_a_token_for_other_hosts_than_loopback(
     ]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
-    token = result.output.partition("?token=")[2].split("\n")[0]
+    token = unquote(result.output.partition("?token=")[2].split("\n")[0])
     assert served[0].settings.token == token
     assert (len(token) >= 32) == (asked and not given)
     assert bool(token) == asked

@@ -130,6 +130,38 @@ def test_a_stroke_changes_the_full_mask_and_taking_back_restores_it(browser, sit
     assert (np.asarray(Image.open(out / "masks" / "00.png")) == before).all()
 
 
+def test_taking_back_restores_the_answer_that_was_corrected_last(browser, site, settings):
+    """The image may have been replaced and answered again since an earlier correction."""
+    mask, address = (
+        settings.work / "sites" / site / "out/masks/00.png",
+        f"/sites/{site}/images/{image_key('00.png')}",
+    )
+    stroke = {"label": 1, "radius": 0.1, "points": [[0.5, 0.5]]}
+    for answer in (mask.read_bytes(), mask.with_name("01.png").read_bytes()):
+        mask.write_bytes(answer)
+        assert browser.send("POST", f"{address}/strokes", json={"strokes": [stroke]}).status_code == 200
+        assert mask.read_bytes() != answer
+        browser.send("POST", f"{address}/verdict", json={"verdict": "undecided"})
+        assert mask.read_bytes() == answer
+
+
+def test_a_decision_after_a_line_that_was_cut_off_is_kept(browser, site, settings):
+    log, key = settings.work / "sites" / site / "review.jsonl", image_key("01.png")
+    log.write_text('{"file": "00.png", "verd')
+    browser.send("POST", f"/sites/{site}/images/{key}/verdict", json={"verdict": "flagged"})
+    assert json.loads(log.read_text().splitlines()[-1])["file"] == "01.png"
+    assert 'data-verdict="flagged"' in browser.get(f"/sites/{site}/images/{key}").text
+
+
+def test_a_stroke_on_a_mask_that_is_missing_is_refused_in_a_sentence(browser, site, settings):
+    (settings.work / "sites" / site / "out/masks/00.png").unlink()
+    stroke = {"label": 1, "radius": 0.1, "points": [[0.5, 0.5]]}
+    answer = browser.send(
+        "POST", f"/sites/{site}/images/{image_key('00.png')}/strokes", json={"strokes": [stroke]}
+    )
+    assert (answer.status_code, "is missing" in answer.text) == (400, True)
+
+
 @pytest.mark.parametrize(
     "stroke",
     [{"label": 9, "radius": 0.1, "points": [[0, 0]]}, {"label": 1, "radius": 9, "points": [[0, 0]]},

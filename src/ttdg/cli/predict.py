@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
+from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated
@@ -168,6 +169,10 @@ def predict_command(
     options = parse_settings(settings)
     if stream not in (None, *STREAMS):
         raise UserError(f"--stream is {' or '.join(STREAMS)}, not {stream!r}")
+    if policy is not None and gate is False:
+        raise UserError("--policy sets the rules of the gate, and --no-gate leaves it out; give one of them")
+    if not isfinite(max_megapixels):
+        raise UserError(f"--max-megapixels is a number, not {max_megapixels}; for no limit give a large one")
     sharding = None
     if shards is not None:
         from ttdg.newsite.shards import Sharding
@@ -234,7 +239,9 @@ def _about_files(outcome: "FolderResult", out: Path) -> Iterator[str]:
 
 def _whole_path(model: str | Path) -> str:
     """Return the path of a model as other processes need it, or its name if it is included in the package."""
-    return str(Path(model).resolve()) if Path(model).exists() else str(model)
+    from ttdg.checkpoints import is_included
+
+    return str(model) if is_included(model) else str(Path(model).resolve())
 
 
 def printable(text: str) -> str:

@@ -4,6 +4,7 @@ import os
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 import typer
 
@@ -114,7 +115,7 @@ def _serve(settings: "PageSettings", listening: "socket.socket") -> None:
     config.load()  # now, so that the first visitor does not wait for it
     listening.listen()  # from here on, connections wait for the server
     shown = f"[{settings.host}]" if ":" in settings.host else settings.host
-    query = f"?token={settings.token}" if settings.token else ""
+    query = f"?token={quote(settings.token, safe='')}" if settings.token else ""
     typer.echo(
         f"http://{shown}:{listening.getsockname()[1]}/{query}\n"
         "Ctrl-C ends the page; interrupted sites continue when it is opened again"

@@ -4,37 +4,62 @@ import hashlib
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 
 PACKED = ".nii.gz"  # the only suffix of two parts
+WRITTEN = (".png", ".jpg", ".dcm", ".nii", PACKED)  # suffixes of masks and overlays
 
 
-def output_names(files: Sequence[str], taken: Mapping[str, str]) -> dict[str, str]:
+def output_names(
+    files: Sequence[str], taken: Mapping[str, str], stacks: Collection[str] = ()
+) -> dict[str, str]:
     """Return the name of each file's mask and overlay, without their suffix, below `masks/` and `overlays/`.
 
-    It is the name of the file without its suffix. Files that would share it keep their suffix in it. Names that are too
-    long for a file system are shortened and end in a hash.
+    It is the name of the file without its suffix. Files that would share it keep their suffix in it, and so does a file
+    whose output would have the name of a folder. Names that are too long for a file system are shortened and end in a
+    hash.
 
     Args:
         files: Names of the input files and stacks, relative to the input folder.
         taken: File → name, for answers that exist. Their names do not change, and no other file gets them.
+        stacks: Those of both that have several frames; the overlays of these are in a folder of that name.
     """
     shared = Counter(_folded(_stem(file)) for file in {*files, *taken})
-    used = {_folded(name) for name in taken.values()}
+    folders = {folder for name in (*files, *taken.values()) for folder in _folders(name)}
+    used, written = {_folded(name) for name in taken.values()}, set[str]()
+    for file, name in taken.items():
+        written |= _written(name, file in stacks)
     names = dict(taken)
     for file in files:
         if file in names:
             continue
-        name = _stem(file)
-        if shared[_folded(name)] > 1 or _folded(name) in used:
-            name = file
-        name = _shortened(name)
-        if _folded(name) in used:
-            name = _shortened(name, always=True, of=file)
+        stem = _shortened(_stem(file))
+        choices = [_shortened(file), _shortened(stem, always=True, of=file)]
+        if shared[_folded(_stem(file))] == 1:
+            choices.insert(0, stem)
+        stack = file in stacks
+        choices.append(_shortened(_stem(file).replace("/", "_"), always=True, of=file))  # in no folder
+        name = next((name for name in choices if _is_free(name, stack, used, folders, written)), choices[-1])
         used.add(_folded(name))
+        written |= _written(name, stack)
         names[file] = name
     return names
+
+
+def _is_free(name: str, stack: bool, used: set[str], folders: set[str], written: set[str]) -> bool:
+    """Return whether outputs of this name are neither those of another, nor folders, nor in a file."""
+    return _folded(name) not in used and not (folders & _written(name, stack) or written & _folders(name))
+
+
+def _written(name: str, stack: bool) -> set[str]:
+    """Return what the outputs of a name may be called, in any of the folders of outputs."""
+    return {_folded(name + suffix) for suffix in (*WRITTEN, *("",) * stack)}
+
+
+def _folders(name: str) -> set[str]:
+    """Return the folders that a name is in."""
+    return {_folded(folder.as_posix()) for folder in PurePosixPath(name).parents} - {"."}
 
 
 def is_output_name(name: str) -> bool:

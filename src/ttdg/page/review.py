@@ -41,8 +41,11 @@ def decide(folder: Path, row: QueueRow, verdict: str, strokes: int = 0) -> None:
     if verdict not in VERDICTS:
         raise UserError(f"a decision is one of {', '.join(VERDICTS)}")
     line = {"file": row.entry.file, "verdict": verdict, "strokes": strokes, "time": round(time.time(), 3)}
-    with LOCK, (folder / "review.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+    with LOCK, (folder / "review.jsonl").open("a+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 1))
+        cut = file.read(1) not in (b"", b"\n")  # a line that a killed server left
+        file.write(b"\n" * cut + json.dumps(line).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
 
@@ -52,6 +55,8 @@ def correct(folder: Path, row: QueueRow, strokes: Sequence[Stroke], benchmark: B
     mask, original = folder / "out" / row.entry.mask, folder / "shown" / f"{row.key}.mask.png"
     if row.why_fixed:
         raise UserError(row.why_fixed)
+    if not mask.is_file():
+        raise UserError(f"the mask {row.entry.mask} is missing; segment the site again to write it")
     if any(stroke.label >= len(benchmark.labels) for stroke in strokes):
         raise UserError("the model has no such label; reload the page")
     with LOCK:
@@ -73,6 +78,7 @@ def restore(folder: Path, row: QueueRow, benchmark: Benchmark) -> None:
     with LOCK:
         if original.exists():
             _copy(original, mask)
+            original.unlink()  # so that a correction of a later answer keeps that answer
             outline_mask(folder / "shown", row.key, mask, benchmark)
     decide(folder, row, "undecided")
 

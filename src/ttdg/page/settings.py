@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import re
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 from ttdg.errors import UserError
 from ttdg.newsite.inputs import PIXELS, is_image_name
 
+TOKEN = re.compile(r"[!#-+\--:<-\[\]-~]*")  # what the value of a cookie may hold
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -33,6 +35,11 @@ class PageSettings:
     def __post_init__(self) -> None:
         if self.host not in LOOPBACK and not self.token:
             raise UserError(f"a page on {self.host} can be reached by others; give it a token")
+        if not TOKEN.fullmatch(self.token):
+            raise UserError(
+                "the token holds letters that no cookie can hold; make one of ASCII letters, digits and signs other "
+                'than " , ; and \\'
+            )
 
     def allows_host(self, header: str) -> bool:
         """Return whether a Host header names this server, so that no foreign name is resolved to it."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ttdg.cli.options import MethodOption, SetOption, parse_settings
+from ttdg.cli.options import SetOption, parse_settings
 from ttdg.cli.progress import progress_bars
 from ttdg.errors import UserError
 
@@ -26,7 +26,12 @@ def export_command(
             "--images", "-i", help="Folder of a new site, which is learned first.", show_default=False
         ),
     ] = None,
-    method: MethodOption = "self-training",
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="Method that learns the site: self-training (default) or universe.", show_default=False
+        ),
+    ] = None,
     settings: SetOption = None,
 ) -> None:
     """Export a network with its card: the source network, or one that learned the images of a new site.
@@ -46,7 +51,12 @@ def export_command(
     loaded = load(model)
     card = loaded.card.to_dict()
     source: "Model | Adapter" = loaded
+    if images is None and (method or settings):
+        raise UserError(
+            "--method and --set say how a site is learned; name its folder with --images, or leave them out"
+        )
     if images is not None:
+        method = method or "self-training"
         source = _learned(loaded, images, path, method, settings)
         card |= {"adapted": {"method": method, "options": parse_settings(settings)}}
     checked = export(

@@ -76,10 +76,12 @@ def answer_folder(plan: FolderPlan, progress: Progress, learning: Progress, answ
 def _open_session(plan: FolderPlan, rounds: Rounds, progress: Progress, answered: Answered) -> Session:
     request, images = plan.request, plan.found.images
     units = list(dict.fromkeys(image.stack.name if image.stack else image.file for image in images))
+    stacks = {image.stack.name for image in images if image.stack}
+    stacks |= {entry.stack for entry in plan.journal.entries.values() if entry.stack}
     refused = {each.file: each.reason for each in rounds.refused}
     return Session(
         request.model, plan.adapter, plan.journal, asdict(plan.run), {image.file: image for image in images},
-        output_names(units, plan.journal.names()),
+        output_names(units, plan.journal.names(), stacks),
         StackMasks(request.out, request.model.card.benchmark, _maker(plan)), rounds.final(),
         dict(plan.found.set_aside) | refused, progress, AuditLog(request.out), answered, request.probabilities,
         request.most_pixels,

@@ -107,6 +107,7 @@ def make_plan(request: FolderRequest, chosen: Chosen, prepared: Callable[[Adapte
         )
     inputs = request.inputs if request.shards is None else [path.absolute() for path in request.inputs]
     found = find_files(inputs, request.out)
+    _check_names([image.file for image in found.images], journal)
     choice, sample = MethodChoice(request.method, ""), None
     if choice.method == AUTO:
         if request.options:
@@ -135,6 +136,27 @@ def make_plan(request: FolderRequest, chosen: Chosen, prepared: Callable[[Adapte
 
 def _check_sample(request: FolderRequest, found: FoundFiles) -> SampledSite:
     return check_site(request.model, found.images, most_pixels=request.most_pixels, workers=request.workers)
+
+
+def _check_names(files: Sequence[str], journal: Journal) -> None:
+    """Refuse images that had other names before: with one input a name begins in it, with several with its name.
+
+    Their answers would be made again under new names, beside masks that a person may have corrected.
+    """
+    if journal.entries.keys() & set(files):
+        return
+    for file in files:
+        inside = file.partition("/")[2]
+        if inside in journal.entries:
+            before, after = inside, file
+        elif whole := next((name for name in journal.entries if name.partition("/")[2] == file), ""):
+            before, after = whole, file
+        else:
+            continue
+        raise UserError(
+            f"the output folder holds answers to these images under other names, such as {before} for {after}, because "
+            "their inputs were given otherwise; give the inputs of the earlier call, or another output folder"
+        )
 
 
 def _policy(gate: GatePolicy | bool | None, model: Model, method: str) -> GatePolicy | None:
