@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from ttdg.adaptation import METHODS
@@ -11,7 +12,9 @@ from ttdg.bench.run_file import read_run
 from ttdg.evaluation.records import write_rows
 from ttdg.report import controls
 from ttdg.report.access import ACCESS, RowFacts, job_facts, order_by_access, with_access
+from ttdg.report.aggregate import TransferDifferences
 from ttdg.report.comparison import report_tables
+from ttdg.report.controls import _image_values
 from ttdg.report.leaderboard import build_leaderboards
 from ttdg.report.tables import Cell, ReportTable
 
@@ -132,8 +135,9 @@ def test_a_seed_that_is_missing_at_a_hard_target_moves_no_rank(run, place):
             write_rows(place.record(entry.job), ABOUT | {"key": entry.job}, rows)
     view = build_leaderboards([run])[0].views[0]
     assert column(view, "rank") == {
-        "norm + flips": "1", "norm": "2", "source + flips": "control", "source": "control",
+        "norm + flips": "1", "norm": "2*", "source + flips": "control", "source": "control",
     }  # fmt: skip
+    assert "* lacks seeds of this table" in view.note
     means = {row[0].text: row[2] for row in view.rows}
     assert means["norm"].value == pytest.approx((15.5 + 65.25 + 65.25) / 3)  # hard: seed 1 alone
     assert means["norm"].text == "48.7*"
@@ -145,6 +149,25 @@ def test_a_seed_that_is_missing_at_a_hard_target_moves_no_rank(run, place):
     assert there["norm"].text.endswith("*")
     assert not there["norm"].best
     assert not there["norm + flips"].text.endswith("*")
+
+
+def test_the_control_is_compared_at_the_transfers_and_seeds_of_the_gain_only(run, place):
+    plan = read_run(run)
+    entry = next(e for e in plan.entries if e.label == "source + flips" and plan.jobs[e.job].seed == 1)
+    place.record(entry.job).unlink()
+    against = report_tables(read_table(run))[-1]
+    assert column(against, "Δ to the best control")["norm"] == ""
+    assert column(against, "Δ Dice")["norm"] != ""
+
+
+def test_an_image_that_several_source_sites_answer_counts_once_in_tests_over_images():
+    one, other = ("a", "x"), ("a", "y")
+    parts = [
+        TransferDifferences(f"{n} → a", np.array([1.0, value]), np.zeros(1), np.zeros(1), "a", [one, other])
+        for n, value in enumerate((2.0, 4.0))
+    ]
+    (values,) = _image_values(parts).values()
+    np.testing.assert_array_equal(values, [1.0, 3.0])
 
 
 def test_the_gain_is_the_mean_over_seeds_that_scored_different_images(run, place):

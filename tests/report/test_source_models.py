@@ -14,15 +14,17 @@ ABOUT = {"images": 2, "batches": 1, "forwards": 2, "backwards": 1, "adapting_sec
 SIZES = {"recipe.points": [20, 40]}
 DICE = {"source [recipe.points=20]": 50, "source [recipe.points=40]": 70, "norm [recipe.points=20]": 51,
         "norm [recipe.points=40]": 68, "source": 60, "norm": 63, "other, source [recipe.points=20]": 80,
-        "other, norm [recipe.points=20]": 81}  # fmt: skip
+        "other, norm [recipe.points=20]": 81, "source [recipe.points=20] + flips": 52,
+        "source [recipe.points=40] + flips": 74, "norm [recipe.points=20] + flips": 51,
+        "norm [recipe.points=40] + flips": 75}  # fmt: skip
 
 
 @pytest.fixture
 def scored(started, place):
     """`scored(*methods)` is the folder of a run whose rows have the Dice above at every image, with two seeds."""
 
-    def make(*methods):
-        experiment = {"name": "main", "protocol": "leave-one-out", "methods": [*methods]}
+    def make(*methods, **more):
+        experiment = {"name": "main", "protocol": "leave-one-out", "methods": [*methods], **more}
         run = started(experiment, seeds=[0, 1])
         for entry in run.entries:
             job = run.jobs[entry.job]
@@ -61,6 +63,25 @@ def test_each_row_of_a_grid_is_compared_with_the_baseline_of_its_own_source_mode
         "norm [recipe.points=20]": "+1.00", "norm [recipe.points=40]": "-2.00",
     }  # fmt: skip
     assert "another source model" not in against.note
+
+
+@pytest.mark.parametrize("views", [["plain", "flips"], ["flips", "plain"]])
+def test_with_views_each_row_of_a_grid_is_compared_with_the_baseline_and_the_control_of_its_own_model(
+    scored, views
+):
+    methods = ({"method": name, "grid": SIZES} for name in ("source", "norm"))
+    against = report_tables(read_table(scored(*methods, views=views)))[-1]
+    small, large = "[recipe.points=20]", "[recipe.points=40]"
+    assert column(against, "Δ Dice") == {
+        f"source {small}": "", f"source {large}": "", f"norm {small}": "+1.00", f"norm {large}": "-2.00",
+        f"source {small} + flips": "+2.00", f"source {large} + flips": "+4.00",
+        f"norm {small} + flips": "+1.00", f"norm {large} + flips": "+5.00",
+    }  # fmt: skip
+    assert column(against, "Δ to the best control") == {
+        f"source {small}": "", f"source {large}": "", f"norm {small}": "-1.00", f"norm {large}": "-6.00",
+        f"source {small} + flips": "", f"source {large} + flips": "",
+        f"norm {small} + flips": "-1.00", f"norm {large} + flips": "+1.00",
+    }  # fmt: skip
 
 
 def test_the_worst_case_of_a_grid_is_shown_beside_the_baseline_of_its_own_source_model(grid):

@@ -1,6 +1,7 @@
 """`run.json`: the plan of a run, written before the first job starts and read by reports and verification."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,6 +12,8 @@ from ttdg.errors import UserError
 from ttdg.evaluation.records import FORMAT
 from ttdg.fields import wrong_field
 from ttdg.files import write_text
+
+SETTINGS = re.compile(r" \[.*\]")  # what a grid puts into the label of a row
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,12 @@ class RunPlan:
 
 def is_baseline(label: str, baseline: str) -> bool:
     """True if a row has the name of the baseline, with or without the settings of a grid."""
-    return label == baseline or label.startswith(f"{baseline} [")
+    return baseline in (label, without_settings(label))
+
+
+def without_settings(label: str) -> str:
+    """Return the label of a row without the settings of a grid: "source + flips" for "source [size=2] + flips"."""
+    return SETTINGS.sub("", label)
 
 
 def write_run(folder: Path, run: RunPlan) -> None:

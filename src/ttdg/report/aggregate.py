@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ttdg.bench.results import SETTING_COLUMNS, RunTable, import_polars
+from ttdg.bench.run_file import is_baseline
 from ttdg.evaluation.records import PERCENT, PRIMARY
 
 if TYPE_CHECKING:
@@ -35,12 +36,16 @@ class TransferDifferences:
         differences: One value per image, averaged over seeds.
         by_seed: One value per image and seed.
         seed_means: One value per seed, averaged over images.
+        target: Name of the target.
+        cases: Site and name of each image of `differences`.
     """
 
     name: str
     differences: Float[np.ndarray, "n"]
     by_seed: Float[np.ndarray, "k"]
     seed_means: Float[np.ndarray, "s"]
+    target: str
+    cases: Sequence[tuple[str, str]]
 
 
 def table_groups(table: RunTable) -> list[TableGroup]:
@@ -117,20 +122,22 @@ def image_dice(table: RunTable, region: str = "") -> "pl.DataFrame":
     return join_settings(table, rows.group_by(["job", *IMAGE_COLUMNS], maintain_order=True).agg(mean))
 
 
-def dice_differences(images: "pl.DataFrame", baseline: str) -> "pl.DataFrame":
+def dice_differences(images: "pl.DataFrame", baseline: str, *, same_model: bool = False) -> "pl.DataFrame":
     """Add the Dice and the job of the baseline with the same stream, batch and seed, and the difference to its Dice.
 
     If a grid trains several source models and the baseline has that grid too, each row is compared with the baseline of
-    its own model. A row whose model has no baseline is compared with the row that has exactly the baseline's name.
+    its own model. A row whose model has no baseline is compared with the row that has exactly the baseline's name, or
+    left out with `same_model`.
     """
     pl = import_polars()
     same = [name for name in SETTING_COLUMNS if name != "method"] + list(IMAGE_COLUMNS)
-    named, of_grid = pl.col("method") == baseline, pl.col("method").str.starts_with(f"{baseline} [")
+    labels = [label for label in distinct_values(images, "method") if is_baseline(label, baseline)]
+    named, of_grid = pl.col("method") == baseline, pl.col("method").is_in(labels)
     values = {"baseline": "dice", "baseline_job": "job"}
     columns = [pl.col(name).alias(new) for new, name in values.items()]
-    own = images.filter(named | of_grid).select(*same, "training", *columns)
+    own = images.filter(of_grid).select(*same, "training", *columns)
     own = own.unique([*same, "training"], keep="first", maintain_order=True)
-    other = images.filter(named).select(*same, *columns)
+    other = images.filter(named & (not same_model)).select(*same, *columns)
     joined = images.join(own, on=[*same, "training"], how="left", maintain_order="left")
     joined = joined.join(other, on=same, how="left", suffix="_named", maintain_order="left")
     joined = joined.with_columns(pl.coalesce(name, f"{name}_named").alias(name) for name in values)
@@ -150,14 +157,16 @@ def transfer_differences(paired: "pl.DataFrame", method: str) -> list[TransferDi
     """Return the differences of a method for each transfer, in the order of the table."""
     pl = import_polars()
     mine = paired.filter(pl.col("method") == method)
-    result = []
+    result = list[TransferDifferences]()
     for (protocol, sources, target), part in mine.group_by(
         ["protocol", "sources", "target"], maintain_order=True
     ):
         over_seeds = part.group_by(["site", "case"], maintain_order=True).agg(pl.col("difference").mean())
         seeds = part.group_by("seed", maintain_order=True).agg(pl.col("difference").mean())
-        arrays = (frame["difference"].to_numpy() for frame in (over_seeds, part, seeds))
-        result.append(TransferDifferences(column_name(str(protocol), str(sources), str(target)), *arrays))
+        values, by_seed, means = (frame["difference"].to_numpy() for frame in (over_seeds, part, seeds))
+        name = column_name(str(protocol), str(sources), str(target))
+        cases = over_seeds.select("site", "case").rows()
+        result.append(TransferDifferences(name, values, by_seed, means, str(target), cases))
     return result
 
 

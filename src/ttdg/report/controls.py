@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ttdg.bench.run_file import is_baseline
+from ttdg.bench.run_file import is_baseline, without_settings
 from ttdg.evaluation import statistics as st
 from ttdg.report.aggregate import TransferDifferences, dice_differences, distinct_values, transfer_differences
 from ttdg.report.tables import Cell
@@ -50,7 +50,9 @@ def compare_with_controls(
 
     A transfer with a single image leaves no interval over images, because one image says nothing about the next.
     The best control is the one with the largest gain over the baseline; its columns exist only if it is not the
-    baseline itself. A column of corrected p-values exists only if a significant one can be reached and one is below 1.
+    baseline itself. A row is compared with the control of its own source model, at the transfers and seeds of its gain;
+    where that control lacks one of them, the cells are empty. A column of corrected p-values exists only if a
+    significant one can be reached and one is below 1.
 
     Args:
         images: Dice per image of the scorings of one group.
@@ -63,16 +65,21 @@ def compare_with_controls(
     found = _differences(images, baseline)
     methods = [method for method in found if not is_baseline(method, baseline)]
     best = best_control(found, [name for name in controls if name not in others], baseline)
-    over_control = _differences(images, best) if best != baseline else {}
+    over_control = _differences(images, best, same_model=True) if best != baseline else {}
+    over_control = {
+        name: parts for name, parts in over_control.items() if _extent(parts) == _extent(found[name])
+    }
     cells = {method: _gain(found[method], harm) for method in methods}
     for method in methods:
-        if method not in {best, *others} and over_control.get(method):
+        if not is_baseline(method, best) and method not in others and method in over_control:
             cells[method] |= _mean_cells(over_control[method], OVER_CONTROL, CONTROL_INTERVAL)
         elif over_control:
             cells[method] |= {OVER_CONTROL: Cell(""), CONTROL_INTERVAL: Cell("")}
     tests = {
         P_TRANSFERS: st.holm([st.sign_flip_test(_means(found[method])) for method in methods]),
-        P_IMAGES: st.holm([st.wilcoxon(_image_values(found[method])) for method in methods]),
+        P_IMAGES: st.holm(
+            [st.wilcoxon(np.concatenate([*_image_values(found[method]).values()])) for method in methods]
+        ),
     }
     transfers = max((len(found[method]) for method in methods), default=0)
     reachable = {P_TRANSFERS: len(methods) * 2 / 2**transfers, P_IMAGES: 0.0}  # the smallest corrected p
@@ -102,13 +109,30 @@ def compare_with_controls(
 
 
 def best_control(found: Differences, controls: Sequence[str], baseline: str) -> str:
-    """Return the control with the largest mean gain over the baseline, or the baseline if none gains."""
-    means = {baseline: 0.0} | {name: float(_means(found[name]).mean()) for name in controls if name in found}
+    """Return the control with the largest mean gain over the baseline, or the baseline if none gains.
+
+    Controls that differ in the settings of a grid only are one: each has its own source model. Controls that lack
+    transfers or seeds which another has are passed over, because their gain is that at other places.
+    """
+    kinds: dict[str, list[float]] = {}
+    others = [name for name in controls if name in found and not is_baseline(name, baseline)]
+    most = max((len(_extent(found[name])) for name in others), default=0)
+    for name in others:
+        if len(_extent(found[name])) == most:
+            kinds.setdefault(without_settings(name), []).append(float(_means(found[name]).mean()))
+    means = {baseline: 0.0} | {kind: sum(gains) / len(gains) for kind, gains in kinds.items()}
     return max(means, key=lambda name: means[name])
 
 
-def _differences(images: "pl.DataFrame", other: str) -> dict[str, list[TransferDifferences]]:
-    paired = dice_differences(images, other)
+def _extent(transfers: Sequence[TransferDifferences]) -> list[tuple[str, int]]:
+    """Return the transfers and the numbers of their seeds."""
+    return [(transfer.name, seed) for transfer in transfers for seed in range(len(transfer.seed_means))]
+
+
+def _differences(
+    images: "pl.DataFrame", other: str, same_model: bool = False
+) -> dict[str, list[TransferDifferences]]:
+    paired = dice_differences(images, other, same_model=same_model)
     differences = {name: transfer_differences(paired, name) for name in distinct_values(images, "method")}
     return {name: transfers for name, transfers in differences.items() if transfers}
 
@@ -118,8 +142,17 @@ def _means(transfers: Sequence[TransferDifferences]) -> st.Values:
     return np.array([transfer.seed_means.mean() for transfer in transfers])
 
 
-def _image_values(transfers: Sequence[TransferDifferences]) -> st.Values:
-    return np.concatenate([transfer.differences for transfer in transfers])
+def _image_values(transfers: Sequence[TransferDifferences]) -> dict[str, st.Values]:
+    """Return one value per image for each target: the mean over the transfers to it.
+
+    Transfers from several source sites to one target answer the same images, which are no further patients.
+    """
+    values: dict[str, dict[tuple[str, str], list[float]]] = {}
+    for transfer in transfers:
+        of_target = values.setdefault(transfer.target, {})
+        for case, value in zip(transfer.cases, transfer.differences.tolist(), strict=True):
+            of_target.setdefault(case, []).append(value)
+    return {target: np.array([*map(np.mean, found.values())]) for target, found in values.items()}
 
 
 def _mean_cells(transfers: Sequence[TransferDifferences], name: str, interval: str) -> dict[str, Cell]:
@@ -129,7 +162,7 @@ def _mean_cells(transfers: Sequence[TransferDifferences], name: str, interval: s
 
 
 def _gain(transfers: Sequence[TransferDifferences], lost: float) -> dict[str, Cell]:
-    means, arrays = _means(transfers), [transfer.differences for transfer in transfers]
+    means, arrays = _means(transfers), [*_image_values(transfers).values()]
     within = (
         st.bootstrap(arrays, resample_groups=False) if min(map(len, arrays)) > 1 else (math.nan, math.nan)
     )
@@ -166,9 +199,12 @@ def _note(
         words.append(f"the best control is {best}")
     words.append(
         "the interval over transfers and seeds resamples transfers, and seeds within each; that over images resamples "
-        "images within each transfer, averaged over seeds"
+        "the images of each target, averaged over seeds and the transfers to it"
     )
-    kinds = {P_TRANSFERS: "sign flips of transfers", P_IMAGES: "signed ranks of images, averaged over seeds"}
+    kinds = {
+        P_TRANSFERS: "sign flips of transfers",
+        P_IMAGES: "signed ranks of images, averaged over seeds and transfers",
+    }
     for name, kind in kinds.items():
         if name in shown:
             words.append(f"{name}: {kind}, Holm-corrected over the methods")

@@ -28,6 +28,7 @@ from ttdg.report.controls import CONTROL_INTERVAL, GAIN, HARM, INTERVAL, OVER_CO
 from ttdg.report.formats import escape_markdown, to_markdown
 from ttdg.report.gap import ceiling_dice, method_gaps, with_share
 from ttdg.report.rendering import render_html
+from ttdg.report.tables import PARTIAL as MISSING
 from ttdg.report.tables import Cell, ReportTable, score_table, with_notes
 
 SPEED = "ms/image"
@@ -109,7 +110,8 @@ def _rank(
     """Join rank, mean Dice and the comparison of the rows of one access and of the controls, largest gain first.
 
     The gain over the baseline ranks, because it compares the same models and images. A row with another source model
-    than the baseline has no rank. A row that lacks a transfer of the table has no rank and comes last.
+    than the baseline has no rank. A row that lacks a transfer of the table has no rank and comes last. The rank of a
+    row that lacks seeds is marked.
     """
     columns = [against.header.index(name) for name in KEPT if name in against.header]
     beside = {row[0].text: row for row in against.rows}
@@ -128,13 +130,17 @@ def _rank(
         }  # fmt: skip
         unranked = next((reason for reason, holds in reasons.items() if holds), None)
         rank += unranked is None
-        place = unranked or str(rank)
+        place = unranked or f"{rank}{MISSING if mean.text.endswith(MISSING) else ''}"
         others = (beside[name.text][c] for c in columns)
         rows.append((name, Cell(place), replace(mean, best=place == "1"), *others))
     header = ("method", "rank", "mean Dice", *(against.header[c] for c in columns))
     notes = [f"these records are {state}", against.note]
     if any(row[1].text == PARTIAL for row in rows):
         notes.insert(1, f"{PARTIAL}: lacks a transfer of this table, so that its gain is that at the others")
+    if any(row[1].text.endswith(MISSING) for row in rows):
+        notes.insert(
+            1, f"{MISSING} lacks seeds of this table, so that its rank is by its gain with the others"
+        )
     return ReportTable(title, header, tuple(rows), "; ".join(notes))
 
 
