@@ -16,7 +16,7 @@ import numpy as np
 from methods_page import table
 from packed import run_table
 from ttdg.bench.results import select_experiments
-from ttdg.evaluation.statistics import bootstrap
+from ttdg.evaluation.statistics import bootstrap, harm
 from ttdg.report.aggregate import complete_transfers, dice_differences, image_dice, transfer_differences
 
 BATCH = 4
@@ -78,7 +78,7 @@ class Gains(NamedTuple):
 
 @cache
 def transfers(run: str, experiment: str, rows: tuple[str, ...]) -> Gains:
-    """Gains of rows of an experiment; the Dice of an image is averaged over seeds before it counts as harmed.
+    """Gains of rows of an experiment. An image of one seed counts as harmed, because a user runs one model.
 
     A transfer counts with the seeds with which all rows were scored.
     """
@@ -88,11 +88,11 @@ def transfers(run: str, experiment: str, rows: tuple[str, ...]) -> Gains:
     images = complete_transfers(images.filter(pl.col("batch") == BATCH), ["source", *rows])
     source = images.filter(pl.col("method") == "source").group_by("sources", "target")
     paired = dice_differences(images, "source")
-    found = {row: [t.differences for t in transfer_differences(paired, row)] for row in rows}
+    found = {row: transfer_differences(paired, row) for row in rows}
     return Gains(
         float(source.agg(pl.col("dice").mean())["dice"].mean()),  # type: ignore[arg-type]
-        {row: [float(part.mean()) for part in parts] for row, parts in found.items()},
-        {row: [100 * float((part < -HARM).mean()) for part in parts] for row, parts in found.items()},
+        {row: [float(part.differences.mean()) for part in parts] for row, parts in found.items()},
+        {row: [100 * harm(part.by_seed, HARM) for part in parts] for row, parts in found.items()},
     )
 
 
