@@ -1,5 +1,7 @@
 """Networks of users under every method: half precision, volumes, several outputs, and what their channels mean."""
 
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -59,6 +61,101 @@ def test_in_bfloat16_updates_are_not_rounded_to_nothing():
     adapter = adapt(source, "tent", activation="softmax")
     adapter(images(16, 16).bfloat16())
     assert not torch.equal(adapter.network[1].weight, source[1].weight.float())
+
+
+class Activated(nn.BatchNorm2d):
+    """BatchNorm with its activation inside, as timm has it."""
+
+    def forward(self, x):
+        return torch.relu(super().forward(x))
+
+
+class ByItself(nn.BatchNorm2d):
+    """The same, which computes BatchNorm with torch's function."""
+
+    def forward(self, x):
+        use = self.training
+        return torch.relu(
+            nn.functional.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, use)
+        )
+
+
+def activated(layer: type[nn.BatchNorm2d]) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), layer(4), nn.Conv2d(4, 2, 1)).eval()
+
+
+@pytest.mark.parametrize("layer", [Activated, ByItself])
+def test_a_batchnorm_layer_with_a_forward_of_its_own_keeps_it(layer):
+    source = activated(layer)
+    for training in (False, True):
+        adapter = adapt(source, "source", activation="softmax")
+        adapter.network.train(training)
+        assert torch.equal(adapter(images(16, 16)), source(images(16, 16)))
+    learner = adapt(source, "self-training", activation="softmax", draw=2, steps=1, lr=0.0)
+    torch.testing.assert_close(learner(images(16, 16)), source(images(16, 16)))
+
+
+def test_a_method_changes_the_statistics_inside_a_forward_that_calls_torch_s():
+    adapter, x = adapt(activated(Activated), "norm", activation="softmax"), images(16, 16)
+    convolution, norm, last = activated(Activated)
+    expected = last(
+        torch.relu(nn.functional.batch_norm(convolution(x), None, None, norm.weight, norm.bias, True))
+    )
+    torch.testing.assert_close(adapter(x), expected)
+    torch.testing.assert_close(pickle.loads(pickle.dumps(adapter))(x), expected)
+
+
+def test_a_method_whose_statistics_a_layer_ignores_says_so():
+    with pytest.raises(UserError, match="ByItself compute their statistics themselves"):
+        adapt(activated(ByItself), "norm", activation="softmax")(images(16, 16))
+
+
+def test_a_network_that_changes_its_images_is_refused():
+    class InPlace(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = network()
+
+        def forward(self, x):
+            return self.layers(x.sub_(0.5))
+
+    with pytest.raises(UserError, match=r"images\.clone\(\)"):
+        adapt(InPlace().eval(), "source", activation="softmax")(images(16, 16))
+
+
+def test_what_becomes_of_the_network_later_changes_no_answer():
+    source, batch = network(), images(16, 16)
+    batch[0] = 0  # an empty frame is answered by the unadapted network
+    adapter = adapt(source, "norm", activation="softmax")
+    before = adapter(batch)
+    with torch.no_grad():
+        for parameter in source.parameters():
+            parameter.mul_(3)
+    adapter.reset()
+    assert torch.equal(adapter(batch), before)
+
+
+class Stateful(nn.Conv2d):
+    def get_extra_state(self):
+        return {"version": 1}
+
+    def set_extra_state(self, state):
+        pass
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_shared_modules_and_state_that_is_no_tensor_are_accepted(name):
+    torch.manual_seed(0)
+    shared = nn.Conv2d(4, 4, 3, padding=1)
+    source = nn.Sequential(
+        Stateful(1, 4, 3, padding=1), nn.BatchNorm2d(4), shared, nn.ReLU(), shared, nn.Conv2d(4, 2, 1)
+    ).eval()
+    adapter = adapt(source, name, activation="softmax", **SMALL.get(name, {}))
+    want = adapter(images(16, 16))
+    adapter.reset()
+    torch.manual_seed(0)
+    assert adapter(images(16, 16)).shape == want.shape
 
 
 def test_images_that_require_a_gradient_receive_none():

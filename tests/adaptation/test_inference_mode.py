@@ -1,4 +1,7 @@
-"""Adapters that are built and called inside `torch.inference_mode` learn and answer as outside of it."""
+"""Adapters that are built and called inside modes of torch, such as `inference_mode`, learn and answer as outside."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -15,8 +18,18 @@ FEW = {
 }
 
 
+@contextmanager
+def double_by_default() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def batch(seed: int) -> Tensor:
-    return torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(seed)) + 1
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(4, 3, 16, 16, generator=generator, dtype=torch.float32) + 1
 
 
 def answers(source, name, views="plain"):
@@ -37,6 +50,18 @@ def test_every_method_answers_without_gradients_of_the_caller_as_outside(name, m
         found = answers(ready(name), name, views)
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
     assert not any(answer.requires_grad for answer in found)
+
+
+@pytest.mark.parametrize("mode", [lambda: torch.autocast("cpu", torch.bfloat16), double_by_default])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_keeps_its_precision_where_the_caller_has_chosen_another(name, mode, ready):
+    torch.manual_seed(0)
+    expected = ready(name).quick(name)(batch(0))
+    source = ready(name)
+    torch.manual_seed(0)
+    with mode():
+        found = source.quick(name)(batch(0))
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -1,6 +1,7 @@
 """`ttdg.fit` makes the parts of `judge` and `universe` for networks from outside the project."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -282,3 +283,37 @@ def test_batchnorm_without_scale_and_shift_can_be_judged():
     images, masks = rings(10)
     parts = ttdg.fit(network, images, masks, activation="softmax", **SHORT)
     assert ttdg.adapt(network, "judge", parts=parts)(images[:4]).isfinite().all()
+
+
+class Tokens(nn.Module):
+    """An encoder and a decoder, with BatchNorm over the cells of the deepest map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 8, 2, 2)
+        self.planes, self.cells, self.last = nn.BatchNorm2d(6), nn.BatchNorm1d(8), nn.Conv2d(14, 3, 1)
+
+    def encode(self, images):
+        first = self.planes(self.first(images)).relu()
+        second = self.second(first)
+        return first, self.cells(second.flatten(2)).view_as(second)
+
+    def decode(self, features):
+        return self.last(torch.cat([features[0], nn.functional.interpolate(features[1], scale_factor=2)], 1))
+
+    def forward(self, images):
+        return self.decode(self.encode(images))
+
+
+@pytest.mark.parametrize("name", ["judge", "universe-gradient", "universe-literal"])
+def test_methods_with_parts_run_on_a_network_with_batchnorm_over_cells(name, labelled, short):
+    torch.manual_seed(0)
+    source, (images, masks) = Tokens().eval(), labelled
+    state = torch.get_rng_state()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a network that was not trained
+        parts = ttdg.fit(source, images, masks, activation="softmax", **short)
+    assert torch.equal(torch.get_rng_state(), state)
+    answer = ttdg.adapt(source, name, parts=parts)(images[:2])
+    assert answer.shape == (2, 3, 32, 32)
+    assert answer.isfinite().all()

@@ -26,6 +26,7 @@ from ttdg.errors import UserError
 from ttdg.networks import batchnorm
 from ttdg.networks.capture import CaptureGuard, make_capturable, reset_optimiser
 from ttdg.networks.cuda_graph import GraphRunner
+from ttdg.networks.weights import network_tensors
 
 __all__ = [
     "Access", "Adapter", "Assessment", "Counting", "Exportable", "Fixed", "FrozenPredictor", "GradientAdapter",
@@ -140,7 +141,7 @@ class GradientAdapter(Adapter):
         self._replay = GraphRunner(
             CaptureGuard(network, make_capturable(self.optimiser) if self._fused else False)
         )
-        self._source = {name: value.clone() for name, value in network.state_dict().items()}
+        self._source = {name: value.detach().clone() for name, value in network_tensors(network).items()}
         names = {id(parameter): name for name, parameter in network.named_parameters()}
         self._start = [  # parameters outside the network restart from their present values
             self._source[names[id(p)]] if id(p) in names else p.detach().clone() for p in self.parameters
@@ -197,7 +198,7 @@ class GradientAdapter(Adapter):
     @torch.no_grad()
     def reset(self) -> None:
         """Restore all weights and buffers of the network, the adapted parameters and a fresh optimiser."""
-        for name, value in self.network.state_dict().items():
+        for name, value in network_tensors(self.network).items():
             value.copy_(self._source[name])
         torch._foreach_copy_(self.parameters, self._start)
         reset_optimiser(self.optimiser)

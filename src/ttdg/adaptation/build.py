@@ -94,6 +94,7 @@ def stored_parts(folder: str | Path, weights: str) -> dict[str, Part]:
 
 
 @normal_mode()
+@normal_mode()
 @kept_random_state()
 def build_adapter(
     model: nn.Module | Trained,

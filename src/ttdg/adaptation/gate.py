@@ -32,6 +32,7 @@ from ttdg.adaptation.gate_tests import GateTests
 from ttdg.adaptation.judge.regressor import Prediction
 from ttdg.adaptation.random_state import kept_random_state
 from ttdg.adaptation.universe.site_judge import ADAPTED, MEAN, UNADAPTED
+from ttdg.networks.weights import network_tensors
 from ttdg.safety.gate import weight_change
 from ttdg.safety.policy import GatePolicy
 from ttdg.types import Regions
@@ -68,7 +69,7 @@ class GatedAdapter(SiteLearner, SelfAssessing, Remarking):
         self.decision: GateDecision | None = None
         self.counts = dict.fromkeys(("accepted", "rejected", "updates", "undone"), 0)
         self._source_network = tests.shadow.network
-        self._start = {name: x.clone() for name, x in self._source_network.state_dict().items()}
+        self._start = {name: x.detach().clone() for name, x in network_tensors(self._source_network).items()}
         self.adapter = adapter
         self._accepted = self._copy(adapter) if memory else None
         self._undone = ""  # why a learned site was undone
@@ -176,7 +177,7 @@ class GatedAdapter(SiteLearner, SelfAssessing, Remarking):
     def _update_reason(self, reasons: list[str]) -> str:
         """Return why an update is undone, from the reasons of the answers after it; empty if it is accepted."""
         policy, rejected = self.tests.policy, sum(map(bool, reasons))
-        change = weight_change(self._start, self.adapter.network.state_dict())
+        change = weight_change(self._start, network_tensors(self.adapter.network))
         if change > policy.largest_change:
             return f"the weights changed by {change:.0%} of their norm"
         if rejected > policy.most_rejected * len(reasons):

@@ -112,7 +112,8 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Model:
         )
     state, parts, card = _read_state(weights), load_parts(folder, sha256), _card(folder, fields)
     try:
-        network = NETWORKS[card.benchmark.task](card.network)
+        with torch.random.fork_rng(devices=[]):  # the first weights are random, and replaced
+            network = NETWORKS[card.benchmark.task](card.network)
     except UserError:
         raise
     except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from ttdg.adaptation.inference_mode import normal_mode
 from ttdg.adaptation.judge.readings import READING_SETS
 from ttdg.adaptation.own_network.first_pass import check_tensor
 from ttdg.adaptation.own_network.foreign import (
@@ -21,6 +22,7 @@ from ttdg.adaptation.own_network.foreign import (
     weights_hash,
 )
 from ttdg.adaptation.own_network.output import Activation, read_as
+from ttdg.adaptation.random_state import kept_random_state
 from ttdg.adaptation.universe.fit import count_fit_rounds, fit_judges
 from ttdg.arguments import checked_keyword
 from ttdg.checkpoints import save_part
@@ -37,6 +39,8 @@ Report = Callable[[int, int], None]  # receives the number of finished rounds an
 
 
 @torch.inference_mode(False)  # also where the caller switched gradients off
+@normal_mode()
+@kept_random_state()
 def fit(
     network: nn.Module,
     images: Float[Tensor, "n c *hw"],
@@ -98,6 +102,8 @@ def fit(
 
 
 @torch.inference_mode(False)  # also where the caller switched gradients off
+@normal_mode()
+@kept_random_state()
 def fit_to_sources(
     network: nn.Module,
     sources: Sources,

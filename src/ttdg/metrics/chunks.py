@@ -1,5 +1,6 @@
 """Processing many images: chunks that fit the cache, one thread, and a sufficiently exact dtype for sums."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 
 CACHE_PIXELS = 2**17  # per chunk on a CPU: beyond the cache, memory access costs more than the arithmetic
+LOCK, INSIDE = threading.Lock(), list[int]()  # the caller's number of threads, once for each context
 DEVICE_PIXELS = 2**25  # per chunk on a GPU: 256 MiB for one float64 map
 
 
@@ -28,12 +30,16 @@ def one_thread() -> Iterator[None]:
 
     The metrics take many short steps; on a busy CPU each would wait milliseconds for all threads to start.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    with (
+        LOCK
+    ):  # later threads inherit the number, so the second to enter must not take 1 for that of the caller
+        INSIDE.append(INSIDE[-1] if INSIDE else torch.get_num_threads())
+        torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        with LOCK:
+            torch.set_num_threads(INSIDE.pop())
 
 
 def summing_dtype(device: torch.device) -> torch.dtype:

@@ -86,3 +86,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             f"{path} does not contain a state dict of tensors; save `network.state_dict()` instead"
         )
     return state
+
+
+def network_tensors(network: nn.Module) -> dict[str, Tensor]:
+    """The parameters and buffers of a network by name, each once, without state that is no tensor."""
+    return dict(network.named_parameters()) | dict(network.named_buffers())

@@ -35,6 +35,22 @@ def test_every_step_moves_the_slow_copy_by_its_momentum(ready):
     assert adapter.updates == 2
 
 
+def test_a_batch_that_does_not_fit_into_memory_leaves_no_trace_after_a_reset(ready, monkeypatch):
+    adapter = ready("pass").adapt("pass", steps=2, lr=0.1)
+    expected = adapter(images())
+    adapter.reset()
+
+    def fails(adapter, images):
+        raise torch.OutOfMemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(adapter), "objective", fails)
+        with pytest.raises(torch.OutOfMemoryError):
+            adapter(images())
+    adapter.reset()
+    assert torch.equal(adapter(images()), expected)
+
+
 def test_a_batch_starts_from_the_slow_copy_and_the_sources_statistics(ready):
     adapter = ready("pass").adapt("pass", steps=1, lr=0.1)
     adapter(images())

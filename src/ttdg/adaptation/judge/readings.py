@@ -96,4 +96,4 @@ def use_groups(network: nn.Module, rho: Sequence[float], learned: LayerWeights |
 @cache
 def _device_weights(rho: tuple[float, ...], device: torch.device) -> Float[Tensor, " k"]:
     """ρ on the device. Cached: a copy blocks the host, and recorded CUDA graphs read the tensor at every replay."""
-    return torch.tensor(rho, device=device)
+    return torch.tensor(rho, dtype=torch.float32, device=device)

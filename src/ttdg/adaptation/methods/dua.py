@@ -16,6 +16,7 @@ from ttdg.adaptation.descent import Snapshot
 from ttdg.adaptation.options import COUNT, SHARE, Option
 from ttdg.adaptation.views import SQUARE_VIEWS
 from ttdg.networks import batchnorm
+from ttdg.networks.weights import network_tensors
 
 START = 0.1  # the decaying part of the momentum before the first batch
 
@@ -38,7 +39,7 @@ class Dua:
         self.decay, self.least, self.views = decay, least, views
         batchnorm.use(network, batchnorm.EVAL)
         self.layers = list(batchnorm.layers(network))
-        self._source = Snapshot(network.state_dict(keep_vars=True).values())
+        self._source = Snapshot(network_tensors(network).values())
         self.reset()
 
     @torch.no_grad()

@@ -94,13 +94,15 @@ class Pass:
         source = self._source_prediction(images)
         self.slow.restore()
         self._use(self.mode)
-        for _ in range(self.steps):
-            with torch.enable_grad():
-                loss = self.objective(images)
-            self.descent.step(loss)
-            self._update_slow_copy()
-            self.loss = loss.detach()
-        self._use(batchnorm.EVAL)
+        try:
+            for _ in range(self.steps):
+                with torch.enable_grad():
+                    loss = self.objective(images)
+                self.descent.step(loss)
+                self._update_slow_copy()
+                self.loss = loss.detach()
+        finally:
+            self._use(batchnorm.EVAL)
         with torch.no_grad():
             return self._less_uncertain(self._prompted_prediction(images), source)
 

@@ -22,14 +22,13 @@ class Conversions:
     """Converts images and answers between a user and the adapter of a method."""
 
     method: str
-    source: nn.Module  # the user's network
+    source: nn.Module  # the network in eval mode; a copy of a user's, so that it may be changed meanwhile
     form: OutputForm = UNKNOWN
     by_label: bool = False  # the adapter answers with labels, and the user expects channels
     single: bool = False  # the network of the user has another precision, and the adapter works in float32
     asks: bool = False  # the method depends on the activation, and nothing says it
     looks: bool = False  # the network is a user's, and its first pass is looked at
     counted: list[int] = field(default_factory=list)  # output channels of the network, once they are counted
-    copies: list[nn.Module] = field(default_factory=list)  # of the network, once one is needed
 
     def images(self, images: Images) -> Images:
         """The images that the adapter receives."""
@@ -56,9 +55,14 @@ class Conversions:
         Without an activation, two channels are read as background and one structure.
         """
         if not self.counted:
-            network = self._unadapted()
-            network = copied(network).float() if self.single else network
-            logits = first_logits(network, images, self.form)
+            network = copied(self.source).float() if self.single else self.source
+            given = images.clone()
+            logits = first_logits(network, given, self.form)
+            if not torch.equal(given, images):
+                raise UserError(
+                    f"{type(self.source).__name__} changes the images that it receives, so a second pass would see "
+                    "others; let its forward work on a copy (images = images.clone())"
+                )
             if logits.ndim != 2:  # a classification has no height and width
                 check_shape(logits, images)
             check_logits(logits, self.form.activation)
@@ -77,16 +81,7 @@ class Conversions:
     @torch.no_grad()
     def alone(self, images: Images) -> Tensor:
         """The answers of the user's network, which is not adapted."""
-        network = self._unadapted()
-        return self.form.logits(network(images.to(next(network.parameters(), images))))
-
-    def _unadapted(self) -> nn.Module:
-        """The user's network, or a copy in eval mode if it is in training mode."""
-        if not any(module.training for module in self.source.modules()):
-            return self.source
-        if not self.copies:
-            self.copies.append(copied(self.source).eval())
-        return self.copies[0]
+        return self.form.logits(self.source(images.to(next(self.source.parameters(), images))))
 
     def nothing(self, images: Images) -> Tensor:
         """Zeros in the shape of the answers to the images."""
@@ -106,8 +101,11 @@ def prepared(
         network = network.float()
     if not isinstance(model, ForeignNetwork):
         form = OutputForm(activation=values.get("head", "softmax"))
-        return network, Conversions(method, model.network, form, single=single), values
+        training = any(module.training for module in model.network.modules())
+        source = copied(model.network).eval() if training else model.network
+        return network, Conversions(method, source, form, single=single), values
     form, has_head = model.form, "head" in defaults(method)
+    source = copied(model.network).eval()
     said = values.get("head") or form.activation
     asks = said is None and (has_head or views != "plain" or "prior" in METHODS[method].parts)
     if has_head and said is not None:
@@ -115,4 +113,4 @@ def prepared(
     by_label = said == "sigmoid" and "prior" in METHODS[method].parts
     network = network if hasattr(network, "decoded") else read_as(network, form, labels=by_label)
     form = OutputForm(form.pick, said, form.label_sets)
-    return network, Conversions(method, model.network, form, by_label, single, asks, looks=True), values
+    return network, Conversions(method, source, form, by_label, single, asks, looks=True), values

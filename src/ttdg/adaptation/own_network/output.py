@@ -82,7 +82,13 @@ def read_as(network: nn.Module, form: OutputForm, *, labels: bool) -> nn.Module:
 
     The names of its modules, parameters and buffers do not change.
     """
-    if not isinstance(network, torch.jit.ScriptModule):
+    own_forward = isinstance(network, torch.fx.GraphModule) or "forward" in vars(network)
+    if own_forward and (form.pick is not None or labels):
+        raise UserError(
+            f"the `forward` of this {type(network).__name__} was made for one object, so its output cannot be picked "
+            "or converted; give a network whose class defines `forward`, for example one that holds this network"
+        )
+    if not own_forward and not isinstance(network, torch.jit.ScriptModule):
         network.__class__ = _reading(type(network))
         network.reading_form, network.reads_labels = form, labels  # type: ignore[assignment]
     return network

@@ -18,6 +18,7 @@ from ttdg.networks import batchnorm
 from ttdg.networks.averaging import ema_update
 from ttdg.networks.capture import CaptureGuard
 from ttdg.networks.cuda_graph import GraphRunner
+from ttdg.networks.weights import network_tensors
 
 POWER = 0.9  # exponent of the polynomial decay of the learning rate in the folder stream
 
@@ -161,8 +162,8 @@ class SelfTraining(GradientAdapter, SavesState):
         """The tensors that learning changes in place, and the state of the generator of views."""
         names = [name for name, _ in self.network.named_parameters()]
         return {
-            **{f"student.{name}": value for name, value in self.network.state_dict().items()},
-            **{f"teacher.{name}": value for name, value in self.teacher.state_dict().items()},
+            **{f"student.{name}": value for name, value in network_tensors(self.network).items()},
+            **{f"teacher.{name}": value for name, value in network_tensors(self.teacher).items()},
             **adam_tensors(self.optimiser, names, self.parameters),
             "views": self.generator.get_state(),
         }

@@ -112,8 +112,8 @@ class Prototypes:
     """
 
     def __init__(self, structures: int, channels: int, device: torch.device) -> None:
-        self.sums = torch.zeros(structures, 2, channels + 1, device=device)
-        self.support = torch.zeros(structures, device=device)
+        self.sums = torch.zeros(structures, 2, channels + 1, dtype=torch.float32, device=device)
+        self.support = torch.zeros(structures, dtype=torch.float32, device=device)
 
     def clear(self) -> None:
         """Forget all images."""

@@ -21,6 +21,7 @@ from ttdg.adaptation.source_free.training_mode import Statistics, active_dropout
 from ttdg.networks import batchnorm
 from ttdg.networks.capture import CaptureGuard
 from ttdg.networks.cuda_graph import GraphRunner
+from ttdg.networks.weights import network_tensors
 
 Rows = Int[Tensor, " n"]
 CHUNK = 8  # images of a pass over the memory without gradients; they share batch statistics where a method uses them
@@ -201,7 +202,7 @@ class SiteTrainer(GradientAdapter, SavesState):
 
     def _restore_if_broken(self) -> None:
         networks = self._networks(self.network).values()
-        values = [v for n in networks for v in n.state_dict().values() if v.is_floating_point()]
+        values = [v for n in networks for v in network_tensors(n).values() if v.is_floating_point()]
         if not torch.stack(torch._foreach_norm(values, 1)).isfinite().all():
             self.counts["restored"] += 1
             self._to_source()
@@ -225,7 +226,7 @@ class SiteTrainer(GradientAdapter, SavesState):
         """The tensors that learning changes in place, and the state of the generator of views."""
         found, seen = {}, set[int]()
         for part, network in self._networks(self.network).items():
-            for name, value in network.state_dict().items():
+            for name, value in network_tensors(network).items():
                 if value.data_ptr() not in seen:  # networks may share weights
                     seen.add(value.data_ptr())
                     found[f"{part}.{name}"] = value

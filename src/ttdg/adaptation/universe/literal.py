@@ -65,7 +65,7 @@ class UniverseLiteralAdapter(GradientAdapter):
         """Update on batches of at least two images, and return the logits after the update."""
         if len(images) > 1:  # the loss is defined on pairs of graphs
             with torch.enable_grad():
-                logits, maps = feature_maps(self.network, images)
+                logits, maps = feature_maps(self.network, images, self.prior.spec.levels)
                 projected = self.prior.project(maps, images.shape[2:])
                 loss = self.objective(self.prior.nodes(projected, logits.argmax(1)))
                 loss = loss + 0 * logits.detach().sum()  # passes on a NaN that the masks would hide

@@ -41,12 +41,12 @@ class GroupedMode:
     learned: LayerWeights = field(default_factory=dict)  # for groups whose ρ is LEARNED
     seen: list[GroupStatistics] = field(default_factory=list)
 
-    def __call__(self, layer: _BatchNorm, x: Float[Tensor, "kb c h w"]) -> Float[Tensor, "kb c h w"]:
+    def __call__(self, layer: _BatchNorm, x: Float[Tensor, "kb c *map"]) -> Float[Tensor, "kb c *map"]:
         """Normalise a batch of k groups of b images."""
         if x.numel() // (len(self.rho) * x.shape[1]) < batchnorm.MIN_VALUES:
             self.seen.append(GroupStatistics(layer))
             return batchnorm.EVAL(layer, x)
-        by_kernel = x.is_cuda and layer.affine and not torch.is_grad_enabled()
+        by_kernel = x.is_cuda and x.ndim == 4 and layer.affine and not torch.is_grad_enabled()
         fused = fused_kernel() if by_kernel else None
         y, mean, var = (fused or _normalise)(layer, x, self.rho, self.learned.get(layer))
         self.seen.append(GroupStatistics(layer, mean, var))
@@ -88,11 +88,12 @@ def _normalise(
         return torch.batch_norm(x, scale[0], shift[0], zero, one, False, 0.0, 0.0, False), m, v
     # Shift and scale are repeated for each image: with a view of `x` by groups, the gradient of an in-place ReLU would
     # make several copies.
-    shift, scale = (of.repeat_interleave(len(x) // len(rho), 0)[:, :, None, None] for of in (shift, scale))
+    places = (..., *[None] * (x.ndim - 2))
+    shift, scale = (of.repeat_interleave(len(x) // len(rho), 0)[places] for of in (shift, scale))
     return torch.addcmul(shift, x, scale), m, v
 
 
-def moments(x: Float[Tensor, "kb c h w"], groups: int) -> tuple[Float[Tensor, "k c"], Float[Tensor, "k c"]]:
+def moments(x: Float[Tensor, "kb c *map"], groups: int) -> tuple[Float[Tensor, "k c"], Float[Tensor, "k c"]]:
     """Means and unbiased variances of each group.
 
     On a GPU they are computed from the statistics of each image, because reducing only the last axes is several times
@@ -105,7 +106,10 @@ def moments(x: Float[Tensor, "kb c h w"], groups: int) -> tuple[Float[Tensor, "k
             torch.batch_norm_update_stats(group, m, v, 1.0)
         return mean, var
     n = x[0, 0].numel()
-    v, m = (moment.unflatten(0, (groups, -1)) for moment in torch.var_mean(x, dim=(2, 3), correction=0))
+    v, m = (
+        moment.unflatten(0, (groups, -1))
+        for moment in torch.var_mean(x, dim=tuple(range(2, x.ndim)), correction=0)
+    )
     mean, total = m.mean(1), n * m.shape[1]
     spread = (v + (m - mean[:, None]).square()).mean(1)
     return mean, spread * (total / max(total - 1, 1))
@@ -140,7 +144,9 @@ def _shares(
 ) -> tuple[Float[Tensor, "c l"], Float[Tensor, "l 3"]]:
     """Matrices that average over the channels of each layer, and over the layers of each third."""
     valid = [i for i, width in enumerate(widths) if width]
-    by_layer = torch.block_diag(*(torch.full((widths[i], 1), 1 / widths[i]) for i in valid))
+    by_layer = torch.block_diag(
+        *(torch.full((widths[i], 1), 1 / widths[i], dtype=torch.float32) for i in valid)
+    )
     thirds = torch.tensor_split(torch.arange(len(widths)), 3)
-    by_third = torch.stack([torch.isin(torch.tensor(valid), t) / max(len(t), 1) for t in thirds], 1)
+    by_third = torch.stack([torch.isin(torch.tensor(valid), t).float() / max(len(t), 1) for t in thirds], 1)
     return by_layer.to(device), by_third.to(device)

@@ -107,6 +107,8 @@ def batch_norm(
     With `training` the batch statistics are used instead, and the given ones are updated with `momentum`.
     """
     affine = layer._parameters
+    if len(affine) < 2:  # parametrised ones are computed
+        affine = {"weight": layer.weight, "bias": layer.bias}
     return torch.batch_norm(
         x, affine["weight"], affine["bias"], mean, var, training, momentum, layer.eps, torch.backends.cudnn.enabled
     )  # fmt: skip
@@ -178,11 +180,49 @@ class _Moded:
         return remade(super().__reduce_ex__(max(LEAST, protocol)), _moded, type(self).__bases__[1])
 
 
+class _ModedOwn(_Moded):
+    """`_Moded` for a class with a `forward` of its own, for example with an activation inside.
+
+    The mode takes the place of torch's `forward`, which the own one calls. An own one that does not call it normalises
+    with the source statistics, as in eval mode.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        layer: Any = self
+        layer.__dict__["reached"], training = False, layer.training
+        layer.training = False
+        try:
+            result: Tensor = type(self).__bases__[1].forward(self, x)  # type: ignore[attr-defined]
+        finally:
+            layer.training = training
+        if not layer.__dict__["reached"] and not isinstance(self.mode, EvalMode):
+            raise UserError(
+                f"layers of the class {type(self).__bases__[1].__name__} compute their statistics themselves, so this "
+                "method cannot change them; use the method 'source' or 'self-training'"
+            )
+        return result
+
+
+class _Inside:
+    """Mixin for torch's BatchNorm class, on which a class with a `forward` of its own is built."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        layer: Any = self
+        layer.__dict__["reached"] = True
+        result: Tensor = layer.mode(layer, x)
+        return result
+
+
 _classes: dict[type, type] = {}
 
 
 def _moded(base: type) -> type:
     """The class of a BatchNorm class with `_Moded`, created once so that copies of layers share it."""
     if base not in _classes:
-        _classes[base] = type(f"Moded{base.__name__}", (_Moded, base), {})
+        first = next(kind for kind in base.__mro__ if "forward" in vars(kind))
+        kinds: tuple[type, ...] = (_Moded, base)
+        if not first.__module__.startswith("torch."):
+            torchs = next(kind for kind in base.__mro__ if kind.__module__.startswith("torch.nn."))
+            kinds = (_ModedOwn, base, type(f"Inside{torchs.__name__}", (_Inside, torchs), {}))
+        _classes[base] = type(f"Moded{base.__name__}", kinds, {})
     return _classes[base]
