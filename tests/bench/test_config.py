@@ -82,6 +82,9 @@ def test_a_model_is_scored_on_its_own_sites_with_held_out_patients_only(protocol
         parse_config({"name": "t", "experiments": [experiment]}, "t.yaml")
     config = parse_config({"name": "t", "experiments": [experiment | {"cases": "held-out"}]}, "t.yaml")
     assert config.experiments[0].protocol == protocol
+    tuned = experiment | {"cases": "held-out", "tuned": True}
+    with pytest.raises(UserError, match="on which options are tuned; remove `tuned`"):
+        parse_config({"name": "t", "tune": {}, "experiments": [tuned]}, "t.yaml")
 
 
 def test_a_number_that_is_not_finite_is_named():

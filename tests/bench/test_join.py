@@ -15,6 +15,7 @@ from ttdg.bench.verification.outcome import verified_records
 from ttdg.bench.verification.rerun import verify_run
 from ttdg.cli import app
 from ttdg.errors import UserError
+from ttdg.report.access import row_facts
 from ttdg.report.comparison import report_tables
 
 
@@ -99,6 +100,23 @@ def test_rows_of_other_source_models_are_not_joined(piece):
         join_tables([read_table(one), other])
 
 
+def test_rows_of_other_weights_of_the_same_training_are_neither_joined_nor_compared(piece):
+    """A model that is trained again on another machine may differ."""
+    one, two = (
+        read_table(piece("one", lambda job: job.method == "source")),
+        read_table(piece("two", lambda job: job.method == "norm")),
+    )
+    other = replace(two, about={job: {**about, "model": "other"} for job, about in two.about.items()})
+    with pytest.raises(
+        UserError, match=r"'norm' of 'main' was scored with other weights of the same source model"
+    ):
+        join_tables([one, other])
+    mixed = join_tables([one, two]).table
+    assert not row_facts(mixed, "main")["norm"].other_model
+    mixed = replace(mixed, about={**mixed.about, **{job: other.about[job] for job in other.about}})
+    assert row_facts(mixed, "main")["norm"].other_model
+
+
 @pytest.mark.parametrize("change", [{"limit": 3}, {"sites": {"east": "other"}}, {"shuffle": False}])
 def test_rows_of_other_images_are_not_joined(piece, change):
     """The second run has the rows of `norm` that the first lacks, and has scored other images."""
@@ -130,6 +148,15 @@ def test_the_command_joins_into_one_of_its_folders_and_keeps_what_was_verified(f
     assert joined.about.keys() == read_table(finished[0]).about.keys()
     assert verified_records(packed, joined) == verified_records(two, read_table(two))
     assert verified_records(packed, joined)
+
+
+def test_records_are_not_packed_into_the_folder_of_their_run(piece):
+    """Packed records are read first, so that they would hide all records that the run makes later."""
+    run = piece("one", lambda job: True)
+    with pytest.raises(UserError, match="pack its records into another folder"):
+        pack_run(read_table(run), run)
+    assert CliRunner().invoke(app, ["join", str(run), str(run), "--out", str(run)]).exit_code
+    assert not (run / "records.csv.gz").exists()
 
 
 @pytest.mark.parametrize("killed_at", ["gzip.compress", "write_text"])

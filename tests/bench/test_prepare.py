@@ -57,6 +57,21 @@ def test_a_changed_image_is_another_job(ask, discs, tmp_path):
     ]  # the model that is not trained on west
 
 
+def test_a_run_is_not_continued_after_the_table_of_a_site_has_changed(ask, discs, tmp_path):
+    """Other patients are held out then, which the keys of jobs do not say."""
+    folder = shutil.copytree(discs, tmp_path / "copy")
+    ask(folder=folder)
+    table = folder / "west" / "cases.csv"
+    before = table.read_text() if table.is_file() else None
+    table.write_text("case,patient,split\n00,p,test\n")
+    with pytest.raises(UserError, match=r"splits or voxel sizes of west are not those of the run"):
+        ask(folder=folder)
+    assert read_run(tmp_path / "run").tables
+    ask("other", folder=folder)
+    table.unlink() if before is None else table.write_text(before)
+    ask(folder=folder)
+
+
 @pytest.mark.parametrize("fields", [{"baseline": "sourc"}, {"experiments": [EXPERIMENT | {"methods": ["tent"]}]},
                                     {"experiments": [EXPERIMENT | {"views": ["flips"]}]}])  # fmt: skip
 def test_a_table_without_its_baseline_is_refused_before_anything_is_written(ask, tmp_path, fields):

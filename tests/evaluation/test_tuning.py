@@ -292,6 +292,14 @@ def test_choices_and_trials_are_written_as_yaml_and_a_stopped_search_goes_on(
     assert yaml.safe_load((tmp_path / "t.yaml").read_text()) == written
 
 
+def test_options_are_not_tuned_on_images_that_the_model_may_have_seen(tmp_path, discs, disc_model):
+    card = replace(disc_model.card, sources={"east": {"cases": 10, "fingerprint": "that of other files"}})
+    save(tmp_path / "model", disc_model.network, card)
+    with pytest.raises(UserError, match="not those the model was trained on"):
+        raise run("-m", tmp_path / "model", "-d", discs, "-o", tmp_path / "t.yaml", "--method", "norm").exception
+    assert not (tmp_path / "t.yaml").exists()
+
+
 def test_another_search_in_the_file_is_not_written_over(tmp_path, discs, disc_model, monkeypatch):
     save(tmp_path / "model", disc_model.network, disc_model.card)
     common = ("-m", tmp_path / "model", "-d", discs, "-o", tmp_path / "t.yaml", "--images", 2, "--device", "cpu",

@@ -141,7 +141,7 @@ class GradientAdapter(Adapter):
         self._replay = GraphRunner(
             CaptureGuard(network, make_capturable(self.optimiser) if self._fused else False)
         )
-        self._source = {name: value.detach().clone() for name, value in network_tensors(network).items()}
+        self._source = {name: value.clone() for name, value in network_tensors(network).items()}
         names = {id(parameter): name for name, parameter in network.named_parameters()}
         self._start = [  # parameters outside the network restart from their present values
             self._source[names[id(p)]] if id(p) in names else p.detach().clone() for p in self.parameters

@@ -69,7 +69,7 @@ class GatedAdapter(SiteLearner, SelfAssessing, Remarking):
         self.decision: GateDecision | None = None
         self.counts = dict.fromkeys(("accepted", "rejected", "updates", "undone"), 0)
         self._source_network = tests.shadow.network
-        self._start = {name: x.detach().clone() for name, x in network_tensors(self._source_network).items()}
+        self._start = {name: x.clone() for name, x in network_tensors(self._source_network).items()}
         self.adapter = adapter
         self._accepted = self._copy(adapter) if memory else None
         self._undone = ""  # why a learned site was undone

@@ -148,6 +148,11 @@ class Experiment(_Strict):
             raise ValueError(
                 f"{self.name!r} trains on its targets; add `cases: held-out` to score other patients only"
             )
+        if self.protocol in ON_TRAINED_SITES and self.tuned:
+            raise ValueError(
+                f"{self.name!r} scores the held-out patients of source sites, on which options are tuned; remove "
+                "`tuned`"
+            )
         return self
 
 

@@ -48,8 +48,10 @@ def prepare_run(request: RunRequest) -> PreparedRun:
     models = (request.models or out / "models").resolve()
     run = RunPlan(
         config.name, config.baseline, config.harm, _publishable(config), planned.jobs, planned.entries,
-        str(root), str(models), run_versions,
+        str(root), str(models), run_versions, data.tables(),
     )  # fmt: skip
+    for folder_of_run in (out, *request.records):
+        _check_tables(folder_of_run, run)
     write_run(out, run)
     threads = request.threads or max(1, available_cores() // workers)
     folder = RunFolder(out, root, models, device, threads, config.recipe.get("encoder_weights"))
@@ -57,6 +59,26 @@ def prepare_run(request: RunRequest) -> PreparedRun:
         reuse_records(packed, jobs, folder)
     remarks = reuse_searches(request.records, jobs, folder)
     return PreparedRun(run, jobs, folder, workers, gpus, remarks)
+
+
+def _check_tables(folder: Path, run: RunPlan) -> None:
+    """Refuse to continue a run, or to take over its records, if the table of a site has changed since.
+
+    The keys of jobs hold the files of a site, and not its patients, splits and voxel sizes.
+    """
+    if not (folder / "run.json").is_file():
+        return
+    try:
+        earlier = read_run(folder).tables
+    except DamagedRun:
+        return
+    changed = [name for name, table in run.tables.items() if earlier.get(name, table) != table]
+    if changed:
+        sites = ", ".join(name.partition(",")[0] for name in changed)
+        raise UserError(
+            f"the patients, splits or voxel sizes of {sites} are not those of the run {folder}; restore the table "
+            "(cases.csv), or choose another output folder"
+        )
 
 
 def check_baseline(config: Config, planned: JobPlan) -> None:

@@ -160,6 +160,8 @@ def pack_run(table: RunTable, folder: Path) -> list[Path]:
     which makes the file smaller. Two metrics are left out: the time of each image, whose sum is in the metadata, and
     E_φ at one threshold, which no table shows.
     """
+    if (folder / "records").is_dir():  # packed records beside them would hide all later ones
+        raise UserError(f"{folder} is the folder of a run; pack its records into another folder")
     pl = import_polars()
     about = {
         key: {name: value for name, value in line.items() if name != "job"}

@@ -40,6 +40,7 @@ class RunPlan:
     data: str = ""  # data folder of the run; empty in published records, as is `models`
     models: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
+    tables: Mapping[str, str] = field(default_factory=dict)  # site → hash of what its table says of the cases
 
 
 def is_baseline(label: str, baseline: str) -> bool:

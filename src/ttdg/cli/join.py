@@ -31,7 +31,7 @@ def join_command(
     from ttdg.report.write import pack_verification
 
     joined = join_tables([read_table(run) for run in runs])
-    written = pack_tuned(runs, out) + pack_verification(joined.table, runs, out) + pack_run(joined.table, out)
+    written = pack_run(joined.table, out) + pack_tuned(runs, out) + pack_verification(joined.table, runs, out)
     for run, taken in zip(runs, joined.taken, strict=True):
         typer.echo(f"{run}: {taken} scorings")
     for path in written:

@@ -86,7 +86,7 @@ def tune_command(
     from rich.console import Console
 
     from ttdg.checkpoints import load
-    from ttdg.data import load_sources
+    from ttdg.data import check_provenance, load_sources
     from ttdg.evaluation import tuned_options, tuning
     from ttdg.evaluation.site import benchmark_for_model
 
@@ -102,7 +102,9 @@ def tune_command(
         stream=stream, repeat=True, extensions=tuning.EXTENSIONS,  # type: ignore[arg-type]
     )  # fmt: skip
     methods = choose_methods(method or ["all"], loaded.parts, loaded.card.benchmark.task)
-    read = load_sources(sources, benchmark_for_model(loaded.card, described)).held_out
+    opened = load_sources(sources, benchmark_for_model(loaded.card, described))
+    check_provenance(opened.provenance, loaded.card.sources)
+    read = opened.held_out
     held_out, used = tuning.with_images(list(read.values())), [name for name in names if read[name].cases]
     if left := [name for name in names if name not in used]:
         typer.echo(f"without {', '.join(left)}: no held-out images")

@@ -30,6 +30,15 @@ def fingerprint(cases: Iterable[Case], quick: bool = False, workers: int | None 
     return digest.hexdigest()
 
 
+def table_hash(cases: Iterable[Case]) -> str:
+    """Return a hash of what the table of a site says: patients, splits and voxel sizes.
+
+    They decide which cases are held out, which are volumes, and distances in millimetres. No file shows them.
+    """
+    lines = sorted(repr((c.name, c.patient, c.split, c.spacing, c.slice_spacing)) for c in cases)
+    return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
+
+
 def _identity(path: Path, quick: bool) -> str:
     try:
         if path.is_dir():  # a DICOM series

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ttdg.data.benchmark import Benchmark
-from ttdg.data.fingerprints import fingerprint
+from ttdg.data.fingerprints import fingerprint, table_hash
 from ttdg.data.sites import Site
 from ttdg.errors import UserError
 
@@ -45,6 +45,12 @@ class DataSummary:
     benchmark: Mapping[str, Any]  # its description, as in its yaml file
     sites: Mapping[str, Site]
     fingerprints: Mapping[str, str]  # site → fingerprint of its files
+
+    def tables(self) -> dict[str, str]:
+        """Return "site, fingerprint" → hash of the patients, splits and voxel sizes of its cases."""
+        return {
+            f"{name}, {self.fingerprints[name]}": table_hash(site.cases) for name, site in self.sites.items()
+        }
 
 
 def summarise_data(benchmark: Benchmark, sites: Mapping[str, Site]) -> DataSummary:

@@ -89,5 +89,6 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def network_tensors(network: nn.Module) -> dict[str, Tensor]:
-    """The parameters and buffers of a network by name, each once, without state that is no tensor."""
-    return dict(network.named_parameters()) | dict(network.named_buffers())
+    """The parameters and buffers of a network by name, each once and detached, without state that is no tensor."""
+    named = (*network.named_parameters(), *network.named_buffers())
+    return {name: value.detach() for name, value in named}

@@ -49,9 +49,22 @@ def row_facts(table: RunTable, experiment: str) -> Facts:
     """Return the facts of all rows of an experiment."""
     entries = (entry for entry in table.run.entries if entry.experiment == experiment)
     jobs = [(entry, job) for entry in entries if isinstance(job := table.run.jobs[entry.job], Scoring)]
-    models = {job.training for entry, job in jobs if is_baseline(entry.label, table.run.baseline)}
-    others = {entry.label for entry, job in jobs if models and job.training not in models}
+    weights = {entry.job: table.about.get(entry.job, {}).get("model") for entry, _ in jobs}
+    models: dict[str, set[str | None]] = {}  # training → hashes of weights, of which one may have several
+    for entry, job in jobs:
+        if is_baseline(entry.label, table.run.baseline):
+            models.setdefault(job.training, set()).add(weights[entry.job])
+    others = {
+        entry.label
+        for entry, job in jobs
+        if models and _differs(weights[entry.job], models.get(job.training))
+    }
     return {entry.label: replace(job_facts(job), other_model=entry.label in others) for entry, job in jobs}
+
+
+def _differs(weights: str | None, known: set[str | None] | None) -> bool:
+    """Return whether weights are none of those that the rows of the baseline have; None is not known."""
+    return known is None or (weights is not None and None not in known and weights not in known)
 
 
 def job_facts(job: Scoring) -> RowFacts:

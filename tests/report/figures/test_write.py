@@ -66,6 +66,31 @@ def test_curves_are_drawn(gridded, tmp_path):
     assert all(Image.open(path).width > 200 for path in paths)
 
 
+def test_curves_of_other_views_are_other_curves_with_other_files(started, place, tmp_path):
+    entry = {"method": "alpha-bn", "grid": {"alpha": [0.5, 1.0]}}
+    run = started(
+        {"name": "v", "protocol": "leave-one-out", "methods": ["source", entry], "views": ["plain", "flips"],
+         "batches": [2, 4]}
+    )  # fmt: skip
+    for key, job in run.jobs.items():
+        if isinstance(job, Scoring):
+            dice = 0.2 * (job.views == "flips") + 0.1 * job.options.get("alpha", 0)
+            target = job.targets[0].name
+            about = {**COSTS, "key": key, "dice": {target: dice}}
+            write_rows(place.record(key), about, [(target, target, "a", "disc", "dice", dice)])
+    table = read_table(place.run)
+    found = {
+        axis.method: [p.dice for p in axis.points] for axis in find_curves(table) if axis.setting == "alpha"
+    }
+    assert found == {
+        f"alpha-bn (online, batch={batch}, views={views})": pytest.approx([first, first + 5])
+        for batch in (2, 4)
+        for views, first in (("plain", 5), ("flips", 25))
+    }
+    paths = write_curves(table, tmp_path)
+    assert len(set(paths)) == len(paths) == len(find_curves(table))
+
+
 def test_dice_and_time_are_drawn_against_the_size_of_the_universe(started, place, inline, tmp_path):
     """From yaml to figure: each size has a model of its own, whose prior has so many points a tissue."""
     entry = {"method": "universe-gradient", "grid": {"recipe.points": [8, 40]}}

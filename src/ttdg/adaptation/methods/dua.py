@@ -16,7 +16,6 @@ from ttdg.adaptation.descent import Snapshot
 from ttdg.adaptation.options import COUNT, SHARE, Option
 from ttdg.adaptation.views import SQUARE_VIEWS
 from ttdg.networks import batchnorm
-from ttdg.networks.weights import network_tensors
 
 START = 0.1  # the decaying part of the momentum before the first batch
 
@@ -39,7 +38,7 @@ class Dua:
         self.decay, self.least, self.views = decay, least, views
         batchnorm.use(network, batchnorm.EVAL)
         self.layers = list(batchnorm.layers(network))
-        self._source = Snapshot(network_tensors(network).values())
+        self._source = Snapshot([*network.parameters(), *network.buffers()])
         self.reset()
 
     @torch.no_grad()

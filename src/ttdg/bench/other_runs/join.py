@@ -5,9 +5,9 @@ give the same place different keys, for instance because a default changed. The 
 counts.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ttdg.bench.jobs import Job, Scoring
 from ttdg.bench.results import RunTable, import_polars
@@ -35,7 +35,7 @@ def join_tables(tables: Sequence[RunTable]) -> JoinedRuns:
     """Join runs of the same name; entries without a record are left out.
 
     Raises:
-        UserError: If a run has another name, baseline or limit of harm, or rows of other source models or of other
+        UserError: If a run has another name, baseline or limit of harm, or rows of other source models, weights or
             images than the baseline that counts: gains over the baseline would compare two models, or two sets of
             images.
     """
@@ -62,6 +62,12 @@ def join_tables(tables: Sequence[RunTable]) -> JoinedRuns:
             f"{what} than its baseline; join records of the same source models and images"
         )
     about = {job: tables[number].about[job] for job, number in owners.items()}
+    if (unlike := _with_other_weights(run, about)) is not None:
+        raise UserError(
+            f"{tables[owners[unlike.job]].folder}: the row {unlike.label!r} of {unlike.experiment!r} was scored with "
+            "other weights of the same source model than its baseline; train once and use its weights in all runs "
+            "(`ttdg bench --models`), or join runs whose models are identical"
+        )
     taken = tuple(list(owners.values()).count(number) for number in range(len(tables)))
     return JoinedRuns(RunTable(run, _rows(tables, owners), about), taken)
 
@@ -88,6 +94,20 @@ def _without_baseline(run: RunPlan) -> tuple[TableEntry, str] | None:
             return entry, "another source model"
         if _images(entry, run) not in images.get(_stream(entry, run), {_images(entry, run)}):
             return entry, "other images (their files, `limit`, `cases`, `shuffle` or `order`)"
+    return None
+
+
+def _with_other_weights(run: RunPlan, about: Mapping[str, Mapping[str, Any]]) -> TableEntry | None:
+    """Return an entry whose source model has other weights than that of its baseline, though it was trained alike."""
+    weights: dict[Hashable, set[Any]] = {}
+    for entry in run.entries:
+        if is_baseline(entry.label, run.baseline):
+            weights.setdefault(_scoring(entry, run).training, set()).add(about[entry.job].get("model"))
+    for entry in run.entries:
+        known = weights.get(_scoring(entry, run).training)
+        own = about[entry.job].get("model")
+        if known is not None and own is not None and not known & {own, None}:
+            return entry
     return None
 
 

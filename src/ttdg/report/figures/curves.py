@@ -2,6 +2,7 @@
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,8 +48,10 @@ def find_curves(table: RunTable) -> list[Curve]:
         labels = [entry.label for entry in table.run.entries if entry.experiment == experiment]
         names = dict.fromkeys(name for settings, _ in lines for name in settings)
         for name in (n for n in names if n == "batch" or any(f"{n}=" in label for label in labels)):
+            curves = _along(name, lines)
+            varied = [key for key in names if len({rest.get(key) for rest, _ in curves}) > 1]
             found += [
-                Curve(experiment, _title(method, rest), name, points) for rest, points in _along(name, lines)
+                Curve(experiment, _title(method, rest, varied), name, points) for rest, points in curves
             ]
     return found
 
@@ -62,6 +65,7 @@ def _settings(table: RunTable, job: Scoring) -> dict[str, str]:
     assert isinstance(training, Training)
     values = {f"recipe.{name}": repr(value) for name, value in training.recipe.items() if name != "seed"}
     values |= {"batch": str(job.batch), "stream": job.stream, **job.defaults}
+    values |= {"views": job.views, "statistics": job.statistics, "learn": job.learn}
     values |= {name: repr(value) for name, value in job.options.items()}
     for part, key in job.fittings.items():
         fitting = table.run.jobs[key]
@@ -97,8 +101,11 @@ def _mean(value: float, points: list[CurvePoint]) -> CurvePoint:
     return CurvePoint(value, float(np.mean(dice)), float(np.mean(milliseconds)))
 
 
-def _title(method: str, rest: dict[str, str]) -> str:
-    return f"{method} ({rest['stream']})" if "stream" in rest else method
+def _title(method: str, rest: dict[str, str], varied: Sequence[str]) -> str:
+    """Return the name of a curve: the method, its stream, and what other curves of the same setting have otherwise."""
+    others = [f"{name}={rest.get(name, '–')}" for name in varied if name != "stream"]
+    said = [*([rest["stream"]] if "stream" in rest else []), *others]
+    return f"{method} ({', '.join(said)})" if said else method
 
 
 def _number(text: str) -> float:
