@@ -296,7 +296,9 @@ def test_options_are_not_tuned_on_images_that_the_model_may_have_seen(tmp_path, 
     card = replace(disc_model.card, sources={"east": {"cases": 10, "fingerprint": "that of other files"}})
     save(tmp_path / "model", disc_model.network, card)
     with pytest.raises(UserError, match="not those the model was trained on"):
-        raise run("-m", tmp_path / "model", "-d", discs, "-o", tmp_path / "t.yaml", "--method", "norm").exception
+        raise run(
+            "-m", tmp_path / "model", "-d", discs, "-o", tmp_path / "t.yaml", "--method", "norm"
+        ).exception
     assert not (tmp_path / "t.yaml").exists()
 
 
