@@ -94,7 +94,8 @@ def test_masks_mirror_the_tree_and_files_of_one_stem_keep_their_suffix(disc_mode
         (["a.png", "a.jpg"], {"a.png": "a"}, ["a", "a.jpg"]),
         (["a.jpg", "a/b.png"], {}, ["a", "a/b"]),
         (["a.jpg", "a.png/b.jpg"], {}, ["a.jpg", "a.png/b"]),  # masks/a.png is a folder
-        (["v.nii", "v/0001.png"], {}, ["v.nii", "v/0001"]),  # overlays/v is a folder of v.nii
+        (["v.nii", "v/0001.png"], {}, ["v.nii", "v/0001"]),  # overlays/v/0001.jpg is that of a slice
+        (["v.nii", "v/photo.png"], {}, ["v", "v/photo"]),
     ],
 )
 def test_an_output_name_keeps_the_suffix_only_where_needed(files, taken, names):

@@ -2,13 +2,16 @@
 
 import hashlib
 import os
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 PACKED = ".nii.gz"  # the only suffix of two parts
 WRITTEN = (".png", ".jpg", ".dcm", ".nii", PACKED)  # suffixes of masks and overlays
+FRAME = re.compile(r"(.+)/\d{4,}")  # folder and number of the frame of a stack
 
 
 def output_names(
@@ -25,11 +28,13 @@ def output_names(
         taken: File → name, for answers that exist. Their names do not change, and no other file gets them.
         stacks: Those of both that have several frames; the overlays of these are in a folder of that name.
     """
-    shared = Counter(_folded(_stem(file)) for file in {*files, *taken})
-    folders = {folder for name in (*files, *taken.values()) for folder in _folders(name)}
-    used, written = {_folded(name) for name in taken.values()}, set[str]()
+    shared, places = Counter(_folded(_stem(file)) for file in {*files, *taken}), _Places()
+    for name in (*files, *taken.values()):
+        places.folders |= _folders(name)
+    for file in {*files, *taken} - {*stacks}:
+        places.add_number(taken.get(file, _stem(file)))
     for file, name in taken.items():
-        written |= _written(name, file in stacks)
+        places.add(name, file in stacks)
     names = dict(taken)
     for file in files:
         if file in names:
@@ -38,23 +43,52 @@ def output_names(
         choices = [_shortened(file), _shortened(stem, always=True, of=file)]
         if shared[_folded(_stem(file))] == 1:
             choices.insert(0, stem)
-        stack = file in stacks
         choices.append(_shortened(_stem(file).replace("/", "_"), always=True, of=file))  # in no folder
-        name = next((name for name in choices if _is_free(name, stack, used, folders, written)), choices[-1])
-        used.add(_folded(name))
-        written |= _written(name, stack)
-        names[file] = name
+        stack = file in stacks
+        names[file] = next((name for name in choices if places.is_free(name, stack)), choices[-1])
+        places.add(names[file], stack)
     return names
 
 
-def _is_free(name: str, stack: bool, used: set[str], folders: set[str], written: set[str]) -> bool:
-    """Return whether outputs of this name are neither those of another, nor folders, nor in a file."""
-    return _folded(name) not in used and not (folders & _written(name, stack) or written & _folders(name))
+@dataclass
+class _Places:
+    """What outputs are called, in any of the folders of outputs, without letter case.
+
+    The outputs of a name are NAME.png and others; those of the frames of a stack are NAME/0001.jpg and others.
+    """
+
+    used: set[str] = field(default_factory=set)  # names
+    written: set[str] = field(default_factory=set)  # names with their suffixes
+    folders: set[str] = field(default_factory=set)  # above names
+    stacks: set[str] = field(default_factory=set)  # names of stacks, which are folders too
+    numbered: set[str] = field(default_factory=set)  # folders of images that are called as frames are
+
+    def add(self, name: str, stack: bool) -> None:
+        """Note the outputs of a name."""
+        self.used.add(_folded(name))
+        self.written |= _written(name)
+        if stack:
+            self.stacks.add(_folded(name))
+
+    def add_number(self, name: str) -> None:
+        """Note the folder of an image if its name is a number."""
+        if number := FRAME.fullmatch(_folded(name)):
+            self.numbered.add(number[1])
+
+    def is_free(self, name: str, stack: bool) -> bool:
+        """Return whether outputs of this name are neither those of another, nor folders, nor in a file."""
+        folded, written, above = _folded(name), _written(name), _folders(name)
+        if folded in self.used or written & (self.folders | self.stacks) or self.written & above:
+            return False
+        if stack:
+            return folded not in self.numbered and folded not in self.written
+        number = FRAME.fullmatch(folded)
+        return number is None or number[1] not in self.stacks
 
 
-def _written(name: str, stack: bool) -> set[str]:
-    """Return what the outputs of a name may be called, in any of the folders of outputs."""
-    return {_folded(name + suffix) for suffix in (*WRITTEN, *("",) * stack)}
+def _written(name: str) -> set[str]:
+    """Return what the outputs of a name may be called."""
+    return {_folded(name + suffix) for suffix in WRITTEN}
 
 
 def _folders(name: str) -> set[str]:

@@ -58,7 +58,7 @@ class Conversions:
             network = copied(self.source).float() if self.single else self.source
             given = images.clone()
             logits = first_logits(network, given, self.form)
-            if not torch.equal(given, images):
+            if not torch.allclose(given, images, rtol=0, atol=0, equal_nan=True):
                 raise UserError(
                     f"{type(self.source).__name__} changes the images that it receives, so a second pass would see "
                     "others; let its forward work on a copy (images = images.clone())"

@@ -13,10 +13,10 @@ from ttdg.errors import UserError
 from ttdg.newsite.auto import AUTO, MethodChoice, choose_method
 from ttdg.newsite.inputs import FoundFiles, find_files
 from ttdg.newsite.journal import SHARDS, Journal, answer_key
-from ttdg.newsite.output_folder import check_output_folder
 from ttdg.newsite.run import Run, default_policy, describe_run
 from ttdg.newsite.run_state import RunState
 from ttdg.newsite.site_check import SampledSite, check_site
+from ttdg.newsite.stages.output_folder import check_output_folder
 from ttdg.safety import Drift
 from ttdg.safety.policy import GatePolicy
 
