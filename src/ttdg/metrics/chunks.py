@@ -30,9 +30,8 @@ def one_thread() -> Iterator[None]:
 
     The metrics take many short steps; on a busy CPU each would wait milliseconds for all threads to start.
     """
-    with (
-        LOCK
-    ):  # later threads inherit the number, so the second to enter must not take 1 for that of the caller
+    # Later threads inherit the number, so the second to enter must not take 1 for that of the caller.
+    with LOCK:
         INSIDE.append(INSIDE[-1] if INSIDE else torch.get_num_threads())
         torch.set_num_threads(1)
     try:
