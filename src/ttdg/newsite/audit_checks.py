@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,11 +166,14 @@ def _withdrawn(line: Mapping[str, Any]) -> set[str]:
 
 def masks_on_disk(folder: Path) -> list[str]:
     """Return the masks of a folder in the order of their names, without hidden files."""
-    return sorted(
-        path.relative_to(folder).as_posix()
-        for path in (folder / "masks").rglob("*")
-        if not path.name.startswith(".") and path.name.lower() not in FILE_MANAGERS and path.is_file()
-    )
+    return sorted(path.relative_to(folder).as_posix() for path in files_below(folder / "masks"))
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files at any depth, without hidden ones and those of file managers."""
+    for path in folder.rglob("*"):
+        if not path.name.startswith(".") and path.name.lower() not in FILE_MANAGERS and path.is_file():
+            yield path
 
 
 def _unfinished_batch(lines: Lines) -> int:

@@ -20,10 +20,10 @@ from ttdg.data import Benchmark
 from ttdg.errors import UserError
 from ttdg.files import atomic_file
 from ttdg.newsite.journal import PARTS
+from ttdg.newsite.stages.output_folder import FILES
 from ttdg.page.contours import outline_mask
 from ttdg.page.queue_rows import VERDICTS, QueueRow, by_risk, queue_rows
 
-WRITTEN = ("manifest.csv", "manifest.json", "review.csv", "report.html", "audit.jsonl")  # by `predict`
 LOCK = threading.Lock()  # of review.jsonl and of masks that are corrected
 Share = Annotated[float, Field(ge=-0.5, le=1.5, allow_inf_nan=False)]
 
@@ -100,7 +100,7 @@ def write_export(folder: Path, path: Path) -> Path:
             verdict = row.verdict if row.done else row.entry.status
             writer.writerow((row.entry.file, name, verdict, digests.get(name, "")))
         archive.writestr("decisions.csv", table.getvalue().encode(errors="surrogateescape"))
-        for name in WRITTEN:
+        for name in FILES:
             if (folder / "out" / name).is_file():
                 archive.write(folder / "out" / name, name)
     return path

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ttdg.errors import UserError
-from ttdg.newsite.inputs import FILE_MANAGERS, is_output
+from ttdg.newsite.audit_checks import files_below
+from ttdg.newsite.inputs import is_output
 from ttdg.newsite.journal import PARTS, SHARDS
 from ttdg.newsite.revert import REVERTED
 
@@ -28,16 +29,10 @@ def check_output_folder(out: Path, inputs: Sequence[Path]) -> None:
     if is_output(out):
         return
     for name in FOLDERS:
-        if any(_is_file(path) for path in (out / name).rglob("*")):
+        if any(files_below(out / name)):
             raise UserError(
                 f"{out / name} holds files that no prediction wrote; choose another output folder"
             )
     for name in FILES:
         if (out / name).exists():
-            raise UserError(
-                f"{out / name} was written by no prediction of {out}; choose another output folder"
-            )
-
-
-def _is_file(path: Path) -> bool:
-    return not path.name.startswith(".") and path.name.lower() not in FILE_MANAGERS and path.is_file()
+            raise UserError(f"no prediction wrote {out / name}; choose another output folder")

@@ -145,18 +145,16 @@ def _check_names(files: Sequence[str], journal: Journal) -> None:
     """
     if journal.entries.keys() & set(files):
         return
+    shorter = {name.partition("/")[2]: name for name in journal.entries if "/" in name}
     for file in files:
         inside = file.partition("/")[2]
-        if inside in journal.entries:
-            before, after = inside, file
-        elif whole := next((name for name in journal.entries if name.partition("/")[2] == file), ""):
-            before, after = whole, file
-        else:
-            continue
-        raise UserError(
-            f"the output folder holds answers to these images under other names, such as {before} for {after}, because "
-            "their inputs were given otherwise; give the inputs of the earlier call, or another output folder"
-        )
+        before = inside if inside in journal.entries else shorter.get(file, "")
+        if before:
+            raise UserError(
+                f"the output folder holds answers to these images under other names, such as {before} for {file}, "
+                "because their inputs were given otherwise; give the inputs of the earlier call, or another output "
+                "folder"
+            )
 
 
 def _policy(gate: GatePolicy | bool | None, model: Model, method: str) -> GatePolicy | None:
